@@ -1,0 +1,1 @@
+"""Tree attention: prefix part, tree part, and their log-sum-exp merge. Never imports the engine."""

@@ -1,0 +1,1 @@
+"""Measurements of speed, acceptance and attention, installed as ``lookahead.bench``."""

@@ -1,0 +1,1 @@
+"""Exact, drafter-free faster decoding for Hugging Face causal language models."""

@@ -1,0 +1,1 @@
+"""Sources of guesses, one file each, behind one protocol."""
