@@ -4,7 +4,8 @@
 2. :func:`load_prompts` reads a user's file: Spec-Bench JSONL (``question_id``, ``category``,
    ``turns``), HumanEval JSONL (``task_id``, ``prompt``), or plain text.
 3. :func:`select` picks categories and a number of prompts from each, in a fixed order.
-4. :func:`encode` turns the turns of a conversation into token ids.
+4. :func:`encode` turns the turns of a conversation into token ids, :func:`to_inputs` those into
+   tensors.
 """
 
 import json
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import torch
 
 SEPARATOR = "---"
 
@@ -105,6 +108,12 @@ def encode(tokenizer: Any, prompt: Prompt, replies: Sequence[str] = ()) -> list[
     if not ids:
         raise ValueError(f"prompt {prompt.question_id} has no tokens")
     return list(ids)
+
+
+def to_inputs(ids: Sequence[int], device: torch.device) -> dict[str, torch.Tensor]:
+    """``input_ids`` and ``attention_mask`` of one prompt, int64 [1, length] on ``device``."""
+    tensor = torch.tensor([list(ids)], device=device)
+    return {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
 
 
 def _parse_jsonl(text: str, where: str) -> list[Prompt]:
