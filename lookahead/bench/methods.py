@@ -1,0 +1,210 @@
+"""The methods that a run compares, all behind one call.
+
+``plain`` is the reference: ``model.generate``, eager. The peers are transformers' own, the
+``engine`` is ours, and the reduced engines are ours with everything but one published method
+switched off, so that the gain of merging is visible.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import CompileConfig
+from transformers.generation.streamers import BaseStreamer
+
+from lookahead import config as configs
+from lookahead.config import Config
+from lookahead.engine import wrap
+
+from .prompt_sets import to_inputs
+
+REFERENCE = "plain"
+
+
+class Method(ABC):
+    """One way of generating. ``name`` identifies it in tables and rows.
+
+    ``seed_equal`` tells whether the same seed gives the same sampled text as plain decoding; a
+    method without it is compared under greedy decoding only.
+    """
+
+    name: str
+    seed_equal: bool
+
+    def start_prompt(self) -> None:  # noqa: B027 - most methods keep nothing between prompts
+        """Called before each prompt; a cold engine forgets what it learned here."""
+
+    @abstractmethod
+    def generate(
+        self, ids: Sequence[int], kwargs: dict[str, Any], streamer: BaseStreamer | None
+    ) -> list[int]:
+        """New token ids after the prompt ``ids``; ``kwargs`` are those of ``model.generate``."""
+
+    @abstractmethod
+    def modules(self) -> list[torch.nn.Module]:
+        """Modules whose forward is a pass; empty where passes cannot be watched."""
+
+    def warm_up(self, ids: Sequence[int], kwargs: dict[str, Any]) -> None:
+        """Untimed generation before the run, so that no first call is measured."""
+        self.generate(ids, kwargs, None)
+
+    def stats(self) -> dict[str, Any] | None:
+        """The engine's own statistics of the last call, None for other methods."""
+        return None
+
+
+class TransformersMethod(Method):
+    """``model.generate`` with extra arguments, such as transformers' prompt lookup."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        extra: dict[str, Any] | None = None,
+        seed_equal: bool = False,
+        watch: bool = True,
+    ) -> None:
+        self.name = name
+        self.seed_equal = seed_equal
+        self._model = model
+        self._extra = extra or {}
+        self._watch = watch
+
+    def generate(
+        self, ids: Sequence[int], kwargs: dict[str, Any], streamer: BaseStreamer | None
+    ) -> list[int]:
+        inputs = to_inputs(ids, self._model.device)
+        out = self._model.generate(**inputs, **kwargs, **self._extra, streamer=streamer)
+        return out[0, len(ids) :].tolist()  # type: ignore[no-any-return]
+
+    def modules(self) -> list[torch.nn.Module]:
+        return [self._model] if self._watch else []
+
+
+class EngineMethod(Method):
+    """Our engine with one configuration; cold it starts afresh for every prompt."""
+
+    seed_equal = True
+
+    def __init__(
+        self, name: str, model: Any, config: Config, warm: bool, tokenizer: Any = None
+    ) -> None:
+        self.name = name
+        self._make: Callable[[], Any] = lambda: wrap(model, config, tokenizer=tokenizer)
+        self._model = model
+        self._warm = warm
+        self._engine = self._make()
+
+    @property
+    def engine(self) -> Any:
+        """The engine of the current prompt."""
+        return self._engine
+
+    def start_prompt(self) -> None:
+        if not self._warm:
+            self._engine = self._make()
+
+    def warm_up(self, ids: Sequence[int], kwargs: dict[str, Any]) -> None:
+        super().warm_up(ids, kwargs)
+        self._engine = self._make()  # what the warm-up taught it does not count
+
+    def generate(
+        self, ids: Sequence[int], kwargs: dict[str, Any], streamer: BaseStreamer | None
+    ) -> list[int]:
+        inputs = to_inputs(ids, self._model.device)
+        out = self._engine.generate(**inputs, **kwargs, streamer=streamer)
+        return out[0, len(ids) :].tolist()  # type: ignore[no-any-return]
+
+    def modules(self) -> list[torch.nn.Module]:
+        return [self._model]
+
+    def stats(self) -> dict[str, Any] | None:
+        return self._engine.stats.to_dict()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method that can be asked for by name."""
+
+    name: str
+    help: str
+    config: Callable[[], Config] | None = None
+
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry("plain", "model.generate, eager: the reference, always run"),
+    Entry("compiled", "model.generate with a static cache and torch.compile"),
+    Entry("hf-lookup", "transformers' prompt lookup, 10 tokens"),
+    Entry("assisted", "transformers' assisted generation with --draft-model"),
+    Entry("engine", "this project's engine with its defaults", Config),
+    Entry("lookahead-5-7-7", "engine reduced to lookahead decoding, N/W/G 5/7/7",
+          lambda: configs.lookahead_config(5, 7, 7)),
+    Entry("lookahead-5-15-15", "engine reduced to lookahead decoding, N/W/G 5/15/15",
+          lambda: configs.lookahead_config(5, 15, 15)),
+    Entry("prompt-lookup", "engine reduced to prompt lookup", configs.prompt_lookup_config),
+    Entry("suffix", "engine reduced to counted suffixes as a tree", configs.suffix_config),
+    Entry("recycling", "engine reduced to token recycling, 80 nodes", configs.recycling_config),
+)  # fmt: skip
+
+
+def default_names(device: torch.device) -> tuple[str, ...]:
+    """Methods of a run that names none: compiled on a GPU only, assisted only with a draft."""
+    skipped = {"assisted"} if device.type == "cuda" else {"assisted", "compiled"}
+    return tuple(entry.name for entry in ENTRIES if entry.name not in skipped)
+
+
+def build_methods(
+    names: Sequence[str],
+    model: Any,
+    tokenizer: Any,
+    state: str = "cold",
+    draft_model: Any = None,
+) -> list[Method]:
+    """The methods named, the reference first.
+
+    Under ``state="both"`` the full engine runs cold and, as ``engine-warm``, warm; the reduced
+    ones run cold. Raises ValueError for an unknown name or a missing draft model.
+    """
+    known = {entry.name: entry for entry in ENTRIES}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"no method {', '.join(unknown)}; there are {', '.join(known)}")
+    if "assisted" in names and draft_model is None:
+        raise ValueError("the method assisted needs a draft model: give its path")
+    methods: list[Method] = []
+    for name in dict.fromkeys([REFERENCE, *names]):
+        entry = known[name]
+        if entry.config is None:
+            methods.append(_peer(name, model, tokenizer, draft_model))
+            continue
+        methods.append(EngineMethod(name, model, entry.config(), state == "warm", tokenizer))
+        if name == "engine" and state == "both":
+            methods.append(EngineMethod("engine-warm", model, entry.config(), True, tokenizer))
+    return methods
+
+
+def _peer(name: str, model: Any, tokenizer: Any, draft_model: Any) -> Method:
+    if name == "hf-lookup":
+        return TransformersMethod(name, model, {"prompt_lookup_num_tokens": 10})
+    if name == "assisted":
+        return TransformersMethod(name, model, {"assistant_model": draft_model})
+    if name == "compiled":
+        return TransformersMethod(
+            name,
+            model,
+            {"cache_implementation": "static", "compile_config": _compile_config(model.device)},
+            seed_equal=True,
+            watch=False,
+        )
+    return TransformersMethod(name, model, seed_equal=True)
+
+
+def _compile_config(device: torch.device) -> CompileConfig:
+    config = CompileConfig()
+    if device.type == "cpu":
+        # Transformers compiles on accelerators only, unless this (its own) mark is set.
+        config._compile_all_devices = True
+        config.mode = "default"
+    return config
