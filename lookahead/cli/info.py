@@ -1,0 +1,83 @@
+"""``lookahead info``: what the engine can do with a model here, and the versions."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ..model_store import LoadedModel
+from .common import Services, clear_errors, model_choice, model_options, warnings_as_notes
+
+PACKAGES = ("lookahead-decoding", "torch", "transformers", "tokenizers", "flash-attn")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@model_options
+@click.pass_obj
+def info(services: Services, as_json: bool, **values: Any) -> None:
+    """Show the model, what the engine can do with it, the device, and the versions."""
+    loaded = model_choice(values).load_with(services)
+    with clear_errors(), warnings_as_notes():
+        engine = services.wrap(loaded.model, tokenizer=loaded.tokenizer)
+    report = {
+        "model": describe_model(loaded),
+        "capability": {"mode": str(engine.capability.mode), "reason": engine.capability.reason},
+        "device": describe_device(loaded.model.device),
+        "versions": versions(),
+    }
+    if as_json:
+        click.echo(json.dumps(report, ensure_ascii=False))
+        return
+    console = Console(highlight=False)
+    for title, rows in report.items():
+        table = Table(title=title, title_justify="left", show_header=False, box=None)
+        table.add_column(style="bold", min_width=18)
+        table.add_column(overflow="fold")
+        for name, value in rows.items():
+            table.add_row(name, str(value))
+        console.print(table)
+
+
+def describe_model(loaded: LoadedModel) -> dict[str, Any]:
+    """Class, size, dtype, context and place of the model."""
+    model, text = loaded.model, loaded.model.config.get_text_config()
+    return {
+        "folder": str(loaded.path),
+        "origin": loaded.origin,
+        "class": type(model).__name__,
+        "parameters": model.num_parameters(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "layers": getattr(text, "num_hidden_layers", None),
+        "context": getattr(text, "max_position_embeddings", None),
+        "vocabulary": getattr(text, "vocab_size", None),
+        "chat template": bool(loaded.tokenizer.chat_template),
+    }
+
+
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """The device, its name, and torch's threads on a CPU."""
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+        name = torch.cuda.get_device_name(device)
+        return {"device": str(device), "name": name, "memory GiB": round(memory / 2**30, 1)}
+    name = platform.processor() or platform.machine()
+    return {"device": str(device), "name": name, "threads": torch.get_num_threads()}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that matter."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

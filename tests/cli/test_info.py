@@ -1,0 +1,42 @@
+"""``lookahead info`` and the help texts."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from click.testing import CliRunner
+
+from lookahead.cli import main
+from lookahead.config import Config, JacobiConfig
+from tests.cli.conftest import Command
+
+
+def test_info_shows_model_capability_device_and_versions(command: Command) -> None:
+    result = command("info", "--json", "--dtype", "bfloat16")
+    found = json.loads(result.stdout)
+    assert found["model"]["class"] == "LlamaForCausalLM"
+    assert found["model"]["dtype"] == "bfloat16"
+    assert found["model"]["context"] == 64
+    assert found["model"]["folder"] == str(command.folder)
+    assert found["capability"] == {"mode": "tree", "reason": "a test says so"}
+    assert found["device"]["device"] == ("cuda:0" if torch.cuda.is_available() else "cpu")
+    assert found["versions"]["torch"] == torch.__version__
+    for word in ("LlamaForCausalLM", "a test says so", "cpu", torch.__version__):
+        assert word in command("info", "--device", "cpu").stdout
+
+
+def test_help_names_commands_options_and_the_defaults_of_the_configuration() -> None:
+    runner = CliRunner()
+    overview = runner.invoke(main, ["--help"]).stdout
+    assert "generate" in overview
+    assert "info" in overview
+    text = runner.invoke(main, ["generate", "-h"]).stdout
+    options, engine = text.split("Engine (speed only):")
+    assert "--show-accepted" in options
+    assert "--jacobi" not in options
+    lines = [line for line in engine.split("\n") if "--jacobi-window" in line]
+    assert f"[default: {JacobiConfig().window}]" in lines[0]
+    for group in ("ngram-pool", "prompt-lookup", "recycling"):
+        assert f"--{group} / --no-{group}" in engine
+    assert f"[default: {Config().planner.max_nodes}]" in engine
