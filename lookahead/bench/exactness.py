@@ -207,7 +207,7 @@ class _Step:
         return int(out[0, -1])
 
 
-class _RecordState(LogitsProcessor):  # type: ignore[misc]
+class _RecordState(LogitsProcessor):
     """Notes the generator's state before the draw of one position."""
 
     def __init__(self, position: int) -> None:
@@ -222,7 +222,7 @@ class _RecordState(LogitsProcessor):  # type: ignore[misc]
         return scores
 
 
-class _Replace(LogitsProcessor):  # type: ignore[misc]
+class _Replace(LogitsProcessor):
     def __init__(self, logits: torch.Tensor) -> None:
         self._logits = logits
 

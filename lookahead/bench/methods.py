@@ -16,11 +16,13 @@ from transformers.generation.streamers import BaseStreamer
 
 from lookahead import config as configs
 from lookahead.config import Config
-from lookahead.engine import wrap
 
 from .prompt_sets import to_inputs
 
 REFERENCE = "plain"
+
+Wrap = Callable[[Config], Any]
+"""Makes an engine of the model under test with a configuration."""
 
 
 class Method(ABC):
@@ -77,7 +79,7 @@ class TransformersMethod(Method):
     ) -> list[int]:
         inputs = to_inputs(ids, self._model.device)
         out = self._model.generate(**inputs, **kwargs, **self._extra, streamer=streamer)
-        return out[0, len(ids) :].tolist()  # type: ignore[no-any-return]
+        return out[0, len(ids) :].tolist()
 
     def modules(self) -> list[torch.nn.Module]:
         return [self._model] if self._watch else []
@@ -88,11 +90,9 @@ class EngineMethod(Method):
 
     seed_equal = True
 
-    def __init__(
-        self, name: str, model: Any, config: Config, warm: bool, tokenizer: Any = None
-    ) -> None:
+    def __init__(self, name: str, model: Any, wrap: Wrap, config: Config, warm: bool) -> None:
         self.name = name
-        self._make: Callable[[], Any] = lambda: wrap(model, config, tokenizer=tokenizer)
+        self._make = lambda: wrap(config)
         self._model = model
         self._warm = warm
         self._engine = self._make()
@@ -115,13 +115,13 @@ class EngineMethod(Method):
     ) -> list[int]:
         inputs = to_inputs(ids, self._model.device)
         out = self._engine.generate(**inputs, **kwargs, streamer=streamer)
-        return out[0, len(ids) :].tolist()  # type: ignore[no-any-return]
+        return out[0, len(ids) :].tolist()
 
     def modules(self) -> list[torch.nn.Module]:
         return [self._model]
 
     def stats(self) -> dict[str, Any] | None:
-        return self._engine.stats.to_dict()  # type: ignore[no-any-return]
+        return self._engine.stats.to_dict()
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def default_names(device: torch.device) -> tuple[str, ...]:
 def build_methods(
     names: Sequence[str],
     model: Any,
-    tokenizer: Any,
+    wrap: Wrap,
     state: str = "cold",
     draft_model: Any = None,
 ) -> list[Method]:
@@ -177,15 +177,15 @@ def build_methods(
     for name in dict.fromkeys([REFERENCE, *names]):
         entry = known[name]
         if entry.config is None:
-            methods.append(_peer(name, model, tokenizer, draft_model))
+            methods.append(_peer(name, model, draft_model))
             continue
-        methods.append(EngineMethod(name, model, entry.config(), state == "warm", tokenizer))
+        methods.append(EngineMethod(name, model, wrap, entry.config(), state == "warm"))
         if name == "engine" and state == "both":
-            methods.append(EngineMethod("engine-warm", model, entry.config(), True, tokenizer))
+            methods.append(EngineMethod("engine-warm", model, wrap, entry.config(), True))
     return methods
 
 
-def _peer(name: str, model: Any, tokenizer: Any, draft_model: Any) -> Method:
+def _peer(name: str, model: Any, draft_model: Any) -> Method:
     if name == "hf-lookup":
         return TransformersMethod(name, model, {"prompt_lookup_num_tokens": 10})
     if name == "assisted":

@@ -62,18 +62,24 @@ class Row:
         return cls(**values)
 
 
-def start_file(path: Path, settings: Settings) -> None:
-    """Write the header of a new file of rows; an existing file is replaced."""
+def start_file(path: Path, settings: Settings, rows: Iterable[Row] = ()) -> None:
+    """Write the header and ``rows`` of a new file, which replaces an earlier one at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = {"settings": asdict(settings), "fingerprint": settings.fingerprint()}
-    path.write_text(json.dumps(header) + "\n")
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(line + "\n" for line in [json.dumps(header), *_lines(rows)]))
+    part.replace(path)
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
     """Add ``rows`` in one write, so that a case is on disk whole or not at all."""
-    text = "".join(row.to_json() + "\n" for row in rows)
+    text = "".join(line + "\n" for line in _lines(rows))
     with path.open("a") as file:
         file.write(text)
+
+
+def _lines(rows: Iterable[Row]) -> list[str]:
+    return [row.to_json() for row in rows]
 
 
 def read_file(path: Path) -> tuple[Settings, list[Row]]:
@@ -104,6 +110,5 @@ def resume(path: Path, settings: Settings) -> list[Row]:
         ours, theirs = asdict(settings), asdict(earlier)
         names = ", ".join(name for name in ours if ours[name] != theirs[name])
         raise ValueError(f"{path} is of a run with other settings ({names}): use another folder")
-    start_file(path, settings)
-    append(path, rows)
+    start_file(path, settings, rows)
     return rows

@@ -92,7 +92,9 @@ class Run:
         """
         kept = self._whole_cases(done)
         if self._path is not None:
-            files.start_file(self._path, self._settings)
+            files.start_file(
+                self._path, self._settings, [r for rows in kept.values() for r in rows]
+            )
         cases = list_cases(prompts)
         replies: dict[str, list[str]] = {}
         warmed = False
@@ -104,8 +106,8 @@ class Run:
                     self._warm_up(prompts)
                     warmed = True
                 rows = self._run_case(case, ids, on_generation)
-            if self._path is not None:
-                files.append(self._path, rows)
+                if self._path is not None:
+                    files.append(self._path, rows)
             reference = next(row for row in rows if row.method == REFERENCE)
             text = self._tokenizer.decode(reference.tokens, skip_special_tokens=True)
             replies.setdefault(case.prompt.question_id, []).append(text)

@@ -69,7 +69,10 @@ class Settings:
     def from_dict(cls, values: dict[str, Any]) -> "Settings":
         """The inverse of ``dataclasses.asdict`` after a trip through JSON."""
         names = {f.name for f in fields(cls)}
-        kept = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in names}
+        kept: dict[str, Any] = {}
+        for name in names & set(values):
+            value = values[name]
+            kept[name] = tuple(value) if isinstance(value, list) else value
         return cls(**kept)
 
 

@@ -51,7 +51,7 @@ class Timing:
 
 
 @dataclass
-class _Clock(BaseStreamer):  # type: ignore[misc]
+class _Clock(BaseStreamer):
     """Streamer that notes, per emission, the time, the number of tokens and of passes so far."""
 
     passes_so_far: Callable[[], int]

@@ -1,0 +1,172 @@
+"""The same figures as a table for the terminal, as Markdown and as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from .measure import Interval, Summary, width_costs
+from .rows import Row
+from .settings import Settings
+
+COLUMNS = (
+    "method",
+    "tokens/s",
+    "speedup",
+    "median of cases",
+    "without prefill",
+    "tokens/pass",
+    "guesses/pass",
+    "pass cost",
+    "outside model",
+    "equal",
+)
+
+
+def cells(summary: Summary) -> list[str]:
+    """One line of the table, in the order of ``COLUMNS``."""
+    return [
+        summary.method,
+        f"{summary.tokens_per_second:.1f}",
+        _interval(summary.speedup),
+        _interval(summary.median_speedup),
+        f"{summary.decode_speedup:.2f}",
+        _number(summary.tokens_per_pass, 2),
+        _number(summary.nodes_per_pass, 1),
+        _number(summary.pass_cost, 2),
+        "-" if summary.share_outside is None else f"{summary.share_outside:.1%}",
+        _equality(summary),
+    ]
+
+
+def table(summaries: Sequence[Summary], category: str = "all") -> Table:
+    """The figures of one category as a rich table."""
+    title = "all categories" if category == "all" else category
+    out = Table(title=title, title_justify="left")
+    for name in COLUMNS:
+        out.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    for summary in summaries:
+        if summary.category == category:
+            out.add_row(*cells(summary))
+    return out
+
+
+def markdown(
+    summaries: Sequence[Summary], settings: Settings, environment: dict[str, Any], command: str
+) -> str:
+    """A report to paste: what was measured with what, all figures, speedups by category."""
+    lines = ["# Benchmark", "", f"`{command}`", ""]
+    lines += [f"- {name}: {value}" for name, value in _facts(settings, environment)]
+    lines += ["", *_markdown_table(COLUMNS, [cells(s) for s in summaries if s.category == "all"])]
+    lines += ["", LEGEND, "", "## Speedup by category", ""]
+    names = list(dict.fromkeys(s.category for s in summaries if s.category != "all"))
+    methods = list(dict.fromkeys(s.method for s in summaries))
+    figures = {(s.method, s.category): f"{s.speedup.value:.2f}" for s in summaries}
+    rows = [[m, *(figures.get((m, name), "-") for name in names)] for m in methods]
+    lines += _markdown_table(["method", *names], rows)
+    lines += ["", "## Accepted guesses by source", ""]
+    lines += _markdown_table(
+        ["method", "source", "guesses", "accepted", "share"], _sources(summaries)
+    )
+    return "\n".join(lines) + "\n"
+
+
+LEGEND = (
+    "Speedup is tokens per second over that of plain decoding, prefill included, with a 95% "
+    "bootstrap interval over cases in brackets. A guess that several sources made counts for each. "
+    "Pass cost is in passes of plain decoding, host work included. *Equal* counts the cases whose "
+    "tokens are those of plain decoding; a tie is a difference that rounding explains."
+)
+
+
+def as_json(
+    summaries: Sequence[Summary],
+    rows: Sequence[Row],
+    settings: Settings,
+    environment: dict[str, Any],
+    complete: bool,
+) -> dict[str, Any]:
+    """Everything a program needs to draw its own conclusions, but the rows themselves."""
+    methods = list(dict.fromkeys(row.method for row in rows))
+    differences = [
+        {"case": row.case, "method": row.method, **(row.verdict or {})}
+        for row in rows
+        if row.equal is False
+    ]
+    return {
+        "settings": asdict(settings),
+        "environment": environment,
+        "complete": complete,
+        "cases": len({row.case for row in rows}),
+        "summaries": [asdict(summary) for summary in summaries],
+        "seconds_by_width": {m: width_costs(r for r in rows if r.method == m) for m in methods},
+        "differences": differences,
+    }
+
+
+def profile(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
+    """Where the time of the engines goes: shares of the whole, from their statistics."""
+    parts = ["prefill", "model", "planning", "picking", "other"]
+    out = Table(title="where the time goes", title_justify="left")
+    for name in ("method", "seconds", *parts):
+        out.add_column(name, justify="left" if name == "method" else "right")
+    for summary in summaries:
+        stats = [r.stats for r in rows if r.method == summary.method and r.stats]
+        if summary.category != "all" or not stats:
+            continue
+        total = sum(s["seconds_total"] for s in stats)
+        known = [sum(s[f"seconds_{part}"] for s in stats) for part in parts[:-1]]
+        shares = [*known, total - sum(known)]
+        out.add_row(summary.method, f"{total:.1f}", *(f"{share / total:.1%}" for share in shares))
+    return out
+
+
+def _facts(settings: Settings, environment: dict[str, Any]) -> list[tuple[str, Any]]:
+    sampling = (
+        f"sampled, temperature {settings.temperature}, top-k {settings.top_k or 'off'}, "
+        f"top-p {settings.top_p}, seed {settings.seed}"
+    )
+    return [
+        ("model", f"{settings.model}, {settings.dtype} on {settings.device}"),
+        ("decoding", sampling if settings.do_sample else "greedy"),
+        ("new tokens", f"at most {settings.max_new_tokens} for each prompt"),
+        ("prompts", settings.prompts),
+        ("engine", {"both": "cold, and warm where named so"}.get(settings.state, settings.state)),
+        *environment.items(),
+    ]
+
+
+def _sources(summaries: Sequence[Summary]) -> list[list[str]]:
+    return [
+        [
+            summary.method,
+            source,
+            str(count),
+            str(summary.accepted.get(source, 0)),
+            f"{summary.accepted.get(source, 0) / count:.1%}" if count else "-",
+        ]
+        for summary in summaries
+        if summary.category == "all"
+        for source, count in summary.proposed.items()
+    ]
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _equality(summary: Summary) -> str:
+    if not summary.compared:
+        return "not compared"
+    ties = f", {summary.ties} ties" if summary.ties else ""
+    return f"{summary.equal}/{summary.compared}{ties}"
