@@ -1,0 +1,154 @@
+"""What a pass over n tokens costs: measured first, then learned from every pass.
+
+A curve is kept per class of context length as ``scale * shape[n]``: the scale (seconds of the
+narrowest pass) follows the load of the machine quickly, the shape (relative cost of width n) moves
+slowly. Only the shape and the host's share decide how wide a pass should be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from bisect import bisect_left
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
+CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+_SCALE_RATE = 0.2
+_SHAPE_RATE = 0.05
+_REFRESH = 16  # passes between two looks at the learned shape
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """``relative[n]``: cost of a pass over n tokens, in plain passes. ``slopes[n]``: the least mean
+    cost of one more token over all wider passes."""
+
+    relative: NDArray[np.float64]
+    slopes: list[float]
+
+    @classmethod
+    def of(cls, relative: NDArray[np.float64]) -> CostTable:
+        """Table of a curve; its last two entries are spare width."""
+        last = len(relative) - 1
+        slopes = [0.0] * (last + 1)
+        for n in range(last):
+            slopes[n] = float(
+                np.min((relative[n + 1 :] - relative[n]) / np.arange(1, last - n + 1))
+            )
+        return cls(relative, slopes)
+
+
+class PassCost:
+    """Seconds of a pass by width and context length.
+
+    ``shape`` starts as given or as a gentle slope; ``measured`` tells whether it was measured.
+    """
+
+    def __init__(self, knots: dict[int, float] | None = None) -> None:
+        self.scale = 0.03
+        self._shapes: dict[int, NDArray[np.float64]] = {}
+        self._tables: dict[int, CostTable] = {}
+        self._default = 1.0 + 0.03 * (np.array(WIDTHS, dtype=np.float64) - 1.0)
+        self._learned = 0
+        self.measured = knots is not None
+        if knots:
+            self.fit(0, knots)
+
+    def fit(self, context: int, seconds: dict[int, float]) -> None:
+        """Set the curve at a context length from measured seconds by width."""
+        widths = sorted(seconds)
+        times = np.maximum.accumulate([seconds[width] for width in widths])
+        self.scale = max(float(times[0]), 1e-9)
+        curve = np.interp(WIDTHS, widths, times / self.scale)
+        if len(widths) > 1:  # beyond the last measured width the last slope goes on
+            slope = (times[-1] - times[-2]) / (widths[-1] - widths[-2]) / self.scale
+            beyond = np.array(WIDTHS) - widths[-1]
+            curve = curve + np.maximum(beyond, 0) * max(float(slope), 0.0)
+        self._shapes[self._class(context)] = curve
+        self._tables.clear()
+        self.measured = True
+
+    def has_measured(self, context: int) -> bool:
+        """Whether a curve was measured or learned for this class of context length."""
+        return self._class(context) in self._shapes
+
+    def table(self, context: int, widest: int) -> CostTable:
+        """Costs of passes over 0 to ``widest`` tokens at least."""
+        key = self._class(context)
+        table = self._tables.get(key)
+        if table is None or len(table.relative) <= widest + 1:
+            widths = np.arange(max(widest + 2, 130))
+            table = CostTable.of(np.interp(widths, WIDTHS, self._shape(key)))
+            self._tables[key] = table
+        return table
+
+    def learn(self, width: int, context: int, seconds: float) -> None:
+        """Follow one timed pass."""
+        key = self._class(context)
+        shape = self._shape(key)
+        at = min(bisect_left(WIDTHS, width), len(WIDTHS) - 1)
+        relative = float(np.interp(width, WIDTHS, shape))
+        surprise = seconds / (self.scale * relative)
+        bounded = min(max(surprise, 0.5), 2.0)  # one hiccup must not bend the curve
+        self.scale *= bounded**_SCALE_RATE
+        if WIDTHS[at] == width:
+            shape = shape.copy()
+            shape[at] *= bounded**_SHAPE_RATE
+            self._shapes[key] = np.maximum.accumulate(shape / shape[0])
+            self._learned += 1
+            if self._learned % _REFRESH == 0:
+                self._tables.pop(key, None)
+
+    def _class(self, context: int) -> int:
+        return min(bisect_left(CONTEXTS, context), len(CONTEXTS) - 1)
+
+    def _shape(self, key: int) -> NDArray[np.float64]:
+        if not self._shapes:
+            return self._default
+        nearest = min(self._shapes, key=lambda other: abs(other - key))
+        return self._shapes[nearest]
+
+    def to_dict(self) -> dict[str, Any]:
+        """State as plain values."""
+        return {"scale": self.scale, "shapes": {k: list(v) for k, v in self._shapes.items()}}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> PassCost:
+        """The opposite of ``to_dict``. Raises ValueError or KeyError if it does not fit."""
+        cost = cls()
+        cost.scale = float(values["scale"])
+        for key, shape in values["shapes"].items():
+            curve = np.array(shape, dtype=np.float64)
+            if curve.shape != (len(WIDTHS),) or not np.isfinite(curve).all() or (curve <= 0).any():
+                raise ValueError("cost curve of another version")
+            cost._shapes[int(key)] = curve
+        cost.measured = bool(cost._shapes)
+        return cost
+
+
+def load_cost(path: Path) -> PassCost | None:
+    """A saved curve, or None where there is none that can be read."""
+    try:
+        return PassCost.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def save_cost(path: Path, cost: PassCost) -> None:
+    """Save a curve in one step; where the folder cannot be written, it is not kept."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        with os.fdopen(handle, "w") as file:
+            json.dump(cost.to_dict(), file)
+        os.replace(name, path)
+    except OSError:
+        return

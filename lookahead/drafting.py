@@ -1,0 +1,117 @@
+"""Guessing for one row: sources, planner and window around the decode loop.
+
+``draft`` makes the tree that the next pass verifies; ``learn`` shows every part what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lookahead.cost import CostTable
+from lookahead.memory import Memory
+from lookahead.planner import Plan, Planner
+from lookahead.sources import JacobiWindow, Observation, PoolSource
+from lookahead.tree import TokenTree
+
+MODEL = "model"
+HOST_COST = 0.02  # share of a plain pass that a step spends outside the model
+
+
+class Drafter:
+    """Guesses for one row of a batch."""
+
+    def __init__(
+        self, memory: Memory, prompt: Sequence[int], *, sampling: bool, chain: bool
+    ) -> None:
+        self._memory = memory
+        self._chain = chain
+        self.sources = memory.sources()
+        self.calibration = memory.calibration(self.sources, sampling=sampling)
+        self._planner = Planner(memory.config.planner, self.sources, self.calibration)
+        self._window = self._find_window(chain)
+        self._window_born = self._owed_to_window()
+        for source in self.sources:
+            source.start(prompt)
+
+    def _find_window(self, chain: bool) -> JacobiWindow | None:
+        if chain:
+            return None
+        found = [source for source in self.sources if isinstance(source, JacobiWindow)]
+        return found[0] if found else None
+
+    def _owed_to_window(self) -> list[bool]:
+        born = []
+        for source in self.sources:
+            for bucket in range(source.buckets):
+                owed = isinstance(source, JacobiWindow) or (
+                    isinstance(source, PoolSource) and source.window_born(bucket)
+                )
+                born.append(owed)
+        return born
+
+    @property
+    def wants_top_tokens(self) -> bool:
+        """Whether a pass should bring the likeliest tokens of each node."""
+        return self._memory.config.recycling.enabled
+
+    def draft(self, root_token: int, cost: CostTable, max_nodes: int, max_depth: int) -> Plan:
+        """The tree for the next pass; ``max_depth`` guesses may still be emitted after the root."""
+        plan = self._planner.plan(
+            root_token, cost, max_nodes, max_depth, chain=self._chain, host=HOST_COST
+        )
+        if self._window is not None and self._runs(self._window, plan, cost, max_depth):
+            self._graft(self._window, plan)
+        return plan
+
+    def _runs(self, window: JacobiWindow, plan: Plan, cost: CostTable, max_depth: int) -> bool:
+        config = self._memory.config.jacobi
+        if max_depth < config.window + config.ngram - 2:
+            return False  # window positions would pass the end of the text or of the context
+        if config.always:
+            return True
+        now = min(len(plan.tree), len(cost.relative) - 1)
+        then = min(now + window.size(), len(cost.relative) - 1)
+        extra = float(cost.relative[then] - cost.relative[now])
+        speed = plan.expected / float(cost.relative[now])
+        return self._memory.window_value.pays(extra, speed)
+
+    def _graft(self, window: JacobiWindow, plan: Plan) -> None:
+        start = self._best_chain(plan.tree)
+        window.graft(plan.tree, start)
+        grown = len(plan.tree) - len(plan.weights)
+        plan.weights += [0.0] * grown
+        plan.proposers += [(self.sources.index(window),)] * grown
+        plan.window = True
+
+    @staticmethod
+    def _best_chain(tree: TokenTree) -> list[int]:
+        """Tokens of the first chain of a tree that has its likeliest chain first."""
+        chain: list[int] = []
+        for node in range(1, len(tree)):
+            if tree.parents[node] != node - 1:
+                break
+            chain.append(tree.tokens[node])
+        return chain
+
+    def learn(self, plan: Plan, seen: Observation) -> None:
+        """Take in what the pass showed; the text grows by the emitted tokens."""
+        owed = 0
+        for node, token in zip(seen.path, seen.emitted, strict=False):
+            offered = plan.offered.get(node, {})
+            for guess, buckets in offered.items():
+                self.calibration.record(buckets, guess == token)
+            buckets = offered.get(token, ())
+            if plan.tree.child(node, token) is not None and all(
+                self._window_born[bucket] for bucket in buckets
+            ):
+                owed += 1
+        if self._window is not None:
+            self._memory.window_value.saw(owed, active=plan.window)
+        for source in self.sources:
+            source.observe(seen)
+        for source in self.sources:
+            source.extend(seen.emitted)
+
+    def names(self, plan: Plan, node: int) -> list[str]:
+        """Names of the sources that guessed a node, no name twice."""
+        return list(dict.fromkeys(self.sources[i].name for i in plan.proposers[node]))

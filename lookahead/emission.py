@@ -1,0 +1,147 @@
+"""From logits to emitted tokens, exactly as the sampling loop of transformers does it.
+
+Per emitted token: processors on the true prefix, pick, append, stopping criteria, streamer. What is
+known by its exact type to depend on nothing but the row's own tokens is evaluated without tensors
+(length, EOS) or row by row; anything else is shown the whole batch at each step, in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation import logits_process, stopping_criteria
+
+_SEES_ROW_NUMBER = {
+    "PrefixConstrainedLogitsProcessor",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    "ClassifierFreeGuidanceLogitsProcessor",
+    "SynthIDTextWatermarkLogitsProcessor",
+    "WatermarkLogitsProcessor",
+    "EncoderNoRepeatNGramLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
+}
+
+
+def _row_independent(processor: Any) -> bool:
+    kind = type(processor)
+    return kind.__module__ == logits_process.__name__ and kind.__name__ not in _SEES_ROW_NUMBER
+
+
+class Stopping:
+    """The stopping criteria of a call, the common ones as plain numbers."""
+
+    def __init__(self, criteria: Sequence[Any]) -> None:
+        self.max_length: int | None = None
+        self.eos: frozenset[int] = frozenset()
+        self.has_eos = any(hasattr(c, "eos_token_id") for c in criteria)
+        self.others: list[Any] = []
+        for criterion in criteria:
+            if type(criterion) is stopping_criteria.MaxLengthCriteria:
+                known = self.max_length
+                limit = int(criterion.max_length)
+                self.max_length = limit if known is None else min(known, limit)
+            elif type(criterion) is stopping_criteria.EosTokenCriteria:
+                self.eos |= frozenset(criterion.eos_token_id.tolist())
+            else:
+                self.others.append(criterion)
+
+    @property
+    def row_independent(self) -> bool:
+        known = (stopping_criteria.StopStringCriteria, stopping_criteria.MaxTimeCriteria)
+        return all(type(criterion) in known for criterion in self.others)
+
+    def __call__(self, tokens: Sequence[int], prefix: Tensor, scores: Any) -> list[bool]:
+        """Which rows are done. ``tokens``: the new token of each row of ``prefix`` [rows, length]."""
+        at_end = self.max_length is not None and prefix.shape[1] >= self.max_length
+        done = [at_end or token in self.eos for token in tokens]
+        for criterion in self.others:
+            flags = criterion(prefix, scores)
+            done = [a or b for a, b in zip(done, _flags(flags, len(done)), strict=True)]
+        return done
+
+
+def _flags(value: Any, rows: int) -> list[bool]:
+    if isinstance(value, Tensor):
+        flat = value.reshape(-1).tolist()
+        return [bool(flag) for flag in flat] if len(flat) == rows else [bool(flat[0])] * rows
+    return [bool(value)] * rows
+
+
+class Emitter:
+    """Picks tokens and keeps what the call returns beside them.
+
+    ``ids`` int64 [batch, capacity] holds prompt and output; ``scores`` and ``logits`` hold float32
+    [batch, vocabulary] per step where asked for, else None.
+    """
+
+    def __init__(
+        self,
+        input_ids: Tensor,
+        capacity: int,
+        processors: Any,
+        criteria: Sequence[Any],
+        config: Any,
+    ) -> None:
+        batch, self.prompt_length = input_ids.shape
+        self.ids = input_ids.new_zeros((batch, capacity))
+        self.ids[:, : self.prompt_length] = input_ids
+        self.processors = processors
+        self.stopping = Stopping(criteria)
+        returns = config.return_dict_in_generate
+        self.scores: list[Tensor] | None = [] if returns and config.output_scores else None
+        self.logits: list[Tensor] | None = [] if returns and config.output_logits else None
+        self.sampling = bool(config.do_sample)
+
+    @property
+    def takes_argmax(self) -> bool:
+        """Whether the token is simply the argmax of the logits and nobody looks at them."""
+        return not self.sampling and len(self.processors) == 0 and self.keeps_nothing
+
+    @property
+    def keeps_nothing(self) -> bool:
+        return self.scores is None and self.logits is None
+
+    @property
+    def row_independent(self) -> bool:
+        """Whether rows may be decoded at their own pace."""
+        return (
+            self.keeps_nothing
+            and all(_row_independent(p) for p in self.processors)
+            and self.stopping.row_independent
+            and (self.stopping.has_eos or not self.stopping.others)
+        )
+
+    def prefix(self, rows: slice, emitted: int) -> Tensor:
+        """The prefix that plain decoding would show: int64 [rows, prompt + emitted]."""
+        return self.ids[rows, : self.prompt_length + emitted]
+
+    def score(self, logits: Tensor, rows: slice, emitted: int) -> Tensor:
+        """Processed scores, float32 [rows, vocabulary]. Raises ValueError on NaN logits."""
+        raw = logits.to(copy=True, dtype=torch.float32, device=self.ids.device)
+        if bool(torch.isnan(raw).any()):
+            raise ValueError(nan_message(emitted))
+        scores = self.processors(self.prefix(rows, emitted), raw)
+        if self.scores is not None:
+            self.scores.append(scores)
+        if self.logits is not None:
+            self.logits.append(raw)
+        return scores
+
+    def append(self, row: int, emitted: int, token: int) -> None:
+        """Put the token of output position ``emitted`` of a row in its place."""
+        self.ids[row, self.prompt_length + emitted] = token
+
+    def output(self, emitted: int) -> Tensor:
+        """int64 [batch, prompt + emitted], a tensor of its own."""
+        return self.ids[:, : self.prompt_length + emitted].clone()
+
+
+def nan_message(emitted: int) -> str:
+    """One sentence for logits that are not numbers."""
+    return (
+        f"the model returned NaN logits for output token {emitted + 1}; "
+        "check its weights and dtype (float16 on a CPU overflows easily; try float32 or bfloat16)"
+    )

@@ -1,0 +1,337 @@
+"""wrap(model) -> Engine: what a user touches.
+
+``generate`` lets transformers prepare a call (configuration, processors, criteria, inputs, cache) and
+then runs the engine's loop on it. What the engine cannot do is handed to ``model.generate`` with one
+warning, or refused.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
+from transformers.generation.stopping_criteria import StoppingCriteriaList
+
+from lookahead.call import Call
+from lookahead.capability import Capability, find_capability
+from lookahead.config import Config
+from lookahead.emission import Emitter
+from lookahead.handover import config_reason, inputs_reason, stream_tokens
+from lookahead.loop import decode
+from lookahead.memory import Memory, SourceFactory
+from lookahead.model import Passes, Target
+from lookahead.stats import Stats, Step
+
+
+@dataclass
+class Prepared:
+    """A call as transformers prepared it for a decoding method."""
+
+    input_ids: Tensor
+    logits_processor: Any
+    stopping_criteria: Any
+    generation_config: Any
+    model_kwargs: dict[str, Any]
+
+
+def _capture(
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    **model_kwargs: Any,
+) -> Prepared:
+    return Prepared(input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs)
+
+
+class Engine:
+    """Generates with a model exactly as the model would, in fewer passes.
+
+    Attributes: ``model``, ``config``, ``capability`` (what the model can do and why), ``stats`` (of the
+    last call), ``pool`` (the n-gram pool, can be saved and loaded). One engine serves one call at a
+    time; what it learns is kept for the next.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        config: Config | None = None,
+        *,
+        tokenizer: Any = None,
+        sources: Sequence[SourceFactory] = (),
+    ) -> None:
+        self.model = model
+        self.config = config or Config()
+        self.tokenizer = tokenizer
+        self.stats = Stats()
+        self._passes = Passes(model, self.config.prepack)
+        self._memory = Memory(self.config, sources)
+        self._warned: set[str] = set()
+        self.capability: Capability = find_capability(model, self._passes.module())
+
+    @property
+    def pool(self) -> Any:
+        """The n-gram pool: ``save(path)``, ``load(path)``, ``len()``."""
+        return self._memory.pool
+
+    def save_pool(self, path: str | Path) -> None:
+        """Write the n-gram pool to a file."""
+        self._memory.pool.save(path)
+
+    def load_pool(self, path: str | Path) -> None:
+        """Add the n-grams of a file written by ``save_pool``."""
+        self._memory.pool.load(path)
+
+    # -- the three ways to call ---------------------------------------------------------------
+
+    @torch.no_grad()
+    def generate(self, inputs: Tensor | None = None, **kwargs: Any) -> Any:
+        """Arguments and result of ``model.generate``."""
+        prepared, reason = self._prepare_or_reason(inputs, kwargs)
+        if reason or prepared is None:
+            return self._generate_plainly(reason, inputs, kwargs)
+        streamer = kwargs.get("streamer")
+        call, returns_cache = self._call(prepared, streamer)
+        for _ in decode(call):
+            pass
+        return self._result(call, prepared, streamer, returns_cache)
+
+    def stream(self, inputs: Tensor | None = None, **kwargs: Any) -> Iterator[Step]:
+        """The steps of ``generate``, as they are made. Arguments of ``model.generate``.
+
+        Stopping early leaves engine, model and generator as after the tokens that were yielded.
+        """
+        streamer = kwargs.get("streamer")
+        with torch.no_grad():
+            prepared, reason = self._prepare_or_reason(inputs, kwargs)
+        if reason or prepared is None:
+            yield from self._stream_plainly(reason, inputs, kwargs)
+            return
+        call, _ = self._call(prepared, streamer)
+        steps = decode(call)
+        while True:
+            with torch.no_grad():
+                step = next(steps, None)
+            if step is None:
+                break
+            yield step
+        if streamer is not None:
+            streamer.end()
+
+    def custom_generate(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        generation_config: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """For ``model.generate(..., custom_generate=engine.custom_generate)``.
+
+        transformers gives such a function no streamer; use ``engine.generate`` to stream.
+        """
+        if model is not self.model:
+            raise ValueError("this engine wraps another model; wrap the one that generates")
+        prepared = Prepared(
+            input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs
+        )
+        reason = (
+            self.capability.plain_reason
+            or config_reason(generation_config)
+            or inputs_reason(model_kwargs)
+            or self._batch_reason(input_ids)
+        )
+        if reason:
+            self._warn(reason)
+            return model._sample(
+                input_ids,
+                logits_processor=logits_processor,
+                stopping_criteria=stopping_criteria,
+                generation_config=generation_config,
+                **model_kwargs,
+            )
+        call, returns_cache = self._call(prepared, None)
+        for _ in decode(call):
+            pass
+        return self._result(call, prepared, None, returns_cache)
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _prepare_or_reason(
+        self, inputs: Tensor | None, kwargs: dict[str, Any]
+    ) -> tuple[Prepared | None, str]:
+        """The prepared call, or why it is decoded plainly."""
+        reason = self.capability.plain_reason
+        if not reason:
+            known = {name: kwargs[name] for name in kwargs if name not in _NOT_CONFIG}
+            config, _ = self.model._prepare_generation_config(
+                kwargs.get("generation_config"), **known
+            )
+            reason = config_reason(config, kwargs.get("assistant_model")) or inputs_reason(
+                {name: kwargs.get(name) for name in ("inputs_embeds", "synced_gpus")}
+            )
+        if reason:
+            return None, reason
+        prepared = self._prepare(inputs, kwargs)
+        reason = inputs_reason(prepared.model_kwargs) or self._batch_reason(prepared.input_ids)
+        return prepared, reason
+
+    def _batch_reason(self, input_ids: Tensor) -> str:
+        if self.capability.mode == "chain" and input_ids.shape[0] > 1:
+            return "rows of a batch cannot keep their own pace in chain mode"
+        return ""
+
+    def _prepare(self, inputs: Tensor | None, kwargs: dict[str, Any]) -> Prepared:
+        kwargs = dict(kwargs)
+        tokenizer = kwargs.pop("tokenizer", None) or self.tokenizer
+        config = kwargs.get("generation_config") or self.model.generation_config
+        stops = kwargs.pop("stop_strings", None) or getattr(config, "stop_strings", None)
+        if stops:
+            if tokenizer is None:
+                raise ValueError(
+                    "stop_strings need a tokenizer: pass tokenizer= to wrap or generate"
+                )
+            given = StoppingCriteriaList(kwargs.pop("stopping_criteria", None) or [])
+            given.append(StopStringCriteria(stop_strings=stops, tokenizer=tokenizer))
+            kwargs["stopping_criteria"] = given
+            kwargs["stop_strings"] = None
+        _check_inputs(inputs if inputs is not None else kwargs.get("input_ids"))
+        prepared: Prepared = self.model.generate(inputs, custom_generate=_capture, **kwargs)
+        return prepared
+
+    def _call(self, prepared: Prepared, streamer: Any) -> tuple[Call, bool]:
+        config = prepared.generation_config
+        kwargs = prepared.model_kwargs
+        user_cache = getattr(kwargs.get("cache"), "_is_user_defined", False)
+        returns_cache = bool(config.return_dict_in_generate) or user_cache
+        capacity = config.max_length + 1
+        emitter = Emitter(
+            prepared.input_ids,
+            capacity,
+            prepared.logits_processor or [],
+            prepared.stopping_criteria or [],
+            config,
+        )
+        chain = self.capability.mode == "chain"
+        call = Call(
+            Target(self._passes.module(), self.capability.mode),
+            self._memory,
+            emitter,
+            prepared.input_ids,
+            kwargs,
+            config,
+            streamer,
+            chain=chain,
+            in_step=not emitter.row_independent or returns_cache,
+        )
+        self.stats = call.stats
+        return call, returns_cache
+
+    def _result(self, call: Call, prepared: Prepared, streamer: Any, returns_cache: bool) -> Any:
+        if streamer is not None:
+            streamer.end()
+        cache = call.prompt_cache
+        if returns_cache:
+            call.export(cache)
+        ids = call.output()
+        if not prepared.generation_config.return_dict_in_generate:
+            return ids
+        scores, logits = call.kept()
+        return GenerateDecoderOnlyOutput(
+            sequences=ids,
+            scores=scores,
+            logits=logits,
+            attentions=None,
+            hidden_states=None,
+            cache=cache,
+        )
+
+    def _warn(self, reason: str) -> None:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"decoding plainly: {reason}", UserWarning, stacklevel=3)
+
+    def _generate_plainly(self, reason: str, inputs: Tensor | None, kwargs: dict[str, Any]) -> Any:
+        self._warn(reason)
+        self.stats = Stats(mode="plain")
+        if kwargs.get("tokenizer") is None and self.tokenizer is not None:
+            config = kwargs.get("generation_config") or self.model.generation_config
+            if kwargs.get("stop_strings") or getattr(config, "stop_strings", None):
+                kwargs = {**kwargs, "tokenizer": self.tokenizer}
+        return self.model.generate(inputs, **kwargs)
+
+    def _stream_plainly(
+        self, reason: str, inputs: Tensor | None, kwargs: dict[str, Any]
+    ) -> Iterator[Step]:
+        _check_inputs(inputs if inputs is not None else kwargs.get("input_ids"))
+        if kwargs.get("streamer") is not None:
+            raise ValueError("stream() yields the tokens itself here; leave out streamer")
+        begin = time.perf_counter()
+        tokens = stream_tokens(
+            lambda streamer: self._generate_plainly(
+                reason, inputs, {**kwargs, "streamer": streamer}
+            )
+        )
+        for step in tokens:
+            now = time.perf_counter()
+            yield Step(step, ["model"] * len(step), 0, now - begin)
+            begin = now
+
+
+def wrap(
+    model: Any,
+    config: Config | None = None,
+    *,
+    tokenizer: Any = None,
+    sources: Sequence[SourceFactory] = (),
+) -> Engine:
+    """An engine for a causal language model of transformers, which stays as it is.
+
+    ``config``: options, see ``Config``. ``tokenizer``: needed for stop strings only. ``sources``: makers
+    of further sources of guesses (``lookahead.sources.Source``), called once for each row of a call.
+    The model is tried out on a few random tokens; ``engine.capability`` says what was found. Raises
+    TypeError if ``model`` is no generative model of transformers.
+    """
+    if not isinstance(model, PreTrainedModel) or not model.can_generate():
+        raise TypeError(
+            f"{type(model).__name__} is no generative model of transformers; "
+            "load one with AutoModelForCausalLM.from_pretrained"
+        )
+    if config is not None and not isinstance(config, Config):
+        raise TypeError(f"config must be a lookahead.Config, got {type(config).__name__}")
+    return Engine(model, config, tokenizer=tokenizer, sources=sources)
+
+
+_NOT_CONFIG = frozenset(
+    {
+        "generation_config",
+        "streamer",
+        "tokenizer",
+        "assistant_model",
+        "synced_gpus",
+        "inputs",
+        "logits_processor",
+        "stopping_criteria",
+        "prefix_allowed_tokens_fn",
+        "negative_prompt_ids",
+        "negative_prompt_attention_mask",
+        "trust_remote_code",
+    }
+)
+
+
+def _check_inputs(ids: Any) -> None:
+    if isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 0:
+        raise ValueError(
+            "the prompt is empty: give at least one token (the BOS token, for example)"
+        )

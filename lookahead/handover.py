@@ -1,0 +1,95 @@
+"""Calls that the engine does not decode itself, and why.
+
+Such a call goes to ``model.generate`` unchanged, after one warning: the same text, at plain speed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from transformers.generation import GenerationMode
+from transformers.generation.streamers import BaseStreamer
+
+_PREPARED_KEYS = {
+    "attention_mask",
+    "cache",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "token_type_ids",
+    "use_cache",
+}
+_SAMPLING_MODES = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
+
+
+def config_reason(config: Any, assistant_model: Any = None) -> str:
+    """Why a generation configuration is decoded plainly, or an empty string."""
+    mode = config.get_generation_mode(assistant_model)
+    if mode not in _SAMPLING_MODES:
+        return f"{mode.value.replace('_', ' ')} is another decoding method"
+    if config.use_cache is False:
+        return "use_cache=False leaves no cache to verify guesses in"
+    if config.output_attentions or config.output_hidden_states:
+        return "attentions and hidden states of guessed positions are not kept"
+    if config.cache_implementation not in (None, "dynamic", "static", "hybrid"):
+        return f"cache_implementation={config.cache_implementation!r} changes what the cache holds"
+    if config.guidance_scale not in (None, 1, 1.0):
+        return "guidance runs the model a second time on each prefix"
+    return ""
+
+
+def inputs_reason(model_kwargs: dict[str, Any]) -> str:
+    """Why prepared model inputs are decoded plainly, or an empty string."""
+    if model_kwargs.get("inputs_embeds") is not None:
+        return "inputs_embeds are not tokens that can be looked up"
+    if model_kwargs.get("synced_gpus"):
+        return "synced_gpus keeps all ranks in step pass by pass"
+    extra = {
+        name
+        for name, value in model_kwargs.items()
+        if name not in _PREPARED_KEYS and value is not None
+    }
+    if extra:
+        return f"the model is given {', '.join(sorted(extra))}, whose part in guesses is unknown"
+    return ""
+
+
+class _QueueStreamer(BaseStreamer):
+    """Hands tokens from a generating thread to a reader; the prompt is left out."""
+
+    def __init__(self) -> None:
+        self.tokens: queue.Queue[Any] = queue.Queue()
+        self._prompt = True
+
+    def put(self, value: Any) -> None:
+        if not self._prompt:
+            self.tokens.put(value.reshape(-1).tolist())
+        self._prompt = False
+
+    def end(self) -> None:
+        """The thread reports its own end."""
+
+
+def stream_tokens(generate: Any) -> Iterator[list[int]]:
+    """Tokens of ``generate(streamer=...)`` as they come; its exception, if there is one."""
+    streamer = _QueueStreamer()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            generate(streamer)
+        except BaseException as error:  # handed to the reader
+            failed.append(error)
+        finally:
+            streamer.tokens.put(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while (tokens := streamer.tokens.get()) is not None:
+        yield tokens
+    thread.join()
+    if failed:
+        raise failed[0]

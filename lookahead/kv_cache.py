@@ -1,0 +1,196 @@
+"""The key-value cache of the engine: preallocated, written in place, rolled back by a number.
+
+This is the only file that knows the cache of transformers. Row ``b`` of the batch has ``lengths[b]``
+committed slots; a pass over n tokens writes slots ``starts[b] .. starts[b] + n - 1``. Rolling back is
+not committing: rows past ``lengths`` are garbage that the next pass overwrites and no mask shows.
+Keeping a path that is not contiguous gathers its rows to the front, for all layers of one shape at
+once, because those layers are slices of one storage tensor.
+
+The prompt is read by the model's ordinary code into an ordinary cache; ``adopt`` takes it over. All
+layers share one numbering of slots, sliding layers too: what those have forgotten is zeros that no
+mask shows, because windows are masked by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_KNOWN_LAYERS = {
+    "DynamicLayer",
+    "DynamicSlidingWindowLayer",
+    "StaticLayer",
+    "StaticSlidingWindowLayer",
+    "DummyLayer",
+}
+
+
+class TreeLayer(CacheLayerMixin):
+    """One layer's view of the shared storage."""
+
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, cache: TreeCache, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self._cache = cache
+        self.keys, self.values = keys, values
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: storage comes from the cache."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the rows of this pass; return every slot up to the last one written."""
+        n = key_states.shape[-2]
+        start, stop, slots = self._cache.window(n)
+        if slots is None:
+            self.keys[:, :, start:stop] = key_states
+            self.values[:, :, start:stop] = value_states
+        else:
+            rows = self._cache.row_index
+            self.keys[rows, :, slots] = key_states.transpose(1, 2)
+            self.values[rows, :, slots] = value_states.transpose(1, 2)
+        return self.keys[:, :, :stop], self.values[:, :, :stop]
+
+    def get_seq_length(self) -> int:
+        return max(self._cache.starts)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return max(self._cache.starts) + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class TreeCache(Cache):
+    """Preallocated cache of a batch, made from the cache that holds the prompt.
+
+    Raises ValueError if that cache has layers that keep anything but keys and values by position
+    (recurrent or convolution state, indexers): those cannot be rolled back by a number.
+    """
+
+    def __init__(self, prompt: Cache, length: int, capacity: int) -> None:
+        unknown = sorted({type(layer).__name__ for layer in prompt.layers} - _KNOWN_LAYERS)
+        if unknown or getattr(prompt, "offloading", False):
+            kind = ", ".join(unknown) or "offloaded layers"
+            raise ValueError(f"its cache ({kind}) cannot be rolled back by a number of positions")
+        kept = [layer for layer in prompt.layers if getattr(layer, "keys", None) is not None]
+        if not kept:
+            raise ValueError("its cache holds no keys and values")
+        batch = kept[0].keys.shape[0]
+        self.lengths = [length] * batch
+        self.starts = [length] * batch
+        self.capacity = max(capacity, length + 1)
+        self.row_index = torch.arange(batch, device=kept[0].keys.device)[:, None]
+        self._storages: list[tuple[Tensor, Tensor]] = []
+        self._members: list[list[TreeLayer]] = []
+        self._slots: dict[int, Tensor] = {}
+        super().__init__(layers=self._adopt(prompt, length))
+
+    def _adopt(self, prompt: Cache, length: int) -> list[Any]:
+        groups: dict[Any, list[int]] = {}
+        for index, layer in enumerate(prompt.layers):
+            if getattr(layer, "keys", None) is not None:
+                k, v = layer.keys, layer.values
+                shape = (k.shape[:2], k.shape[3:], v.shape[3:], k.dtype, k.device)
+                groups.setdefault(shape, []).append(index)
+        layers: list[Any] = list(
+            prompt.layers
+        )  # layers without keys (shared ones) stay as they are
+        for members in groups.values():
+            keys, values = (self._allocate(prompt, members, name) for name in ("keys", "values"))
+            for at, index in enumerate(members):
+                layer = prompt.layers[index]
+                held = min(
+                    layer.keys.shape[2], length
+                )  # static layers are longer than what they hold
+                first = 0 if layer.get_seq_length() == held else layer.keys.shape[2] - held
+                source = slice(first, first + held)
+                keys[at, :, :, length - held : length] = layer.keys[:, :, source]
+                values[at, :, :, length - held : length] = layer.values[:, :, source]
+                layers[index] = TreeLayer(self, keys[at], values[at])
+            self._storages.append((keys, values))
+            self._members.append([layers[index] for index in members])
+        return layers
+
+    def _allocate(self, prompt: Cache, members: list[int], name: str) -> Tensor:
+        like = getattr(prompt.layers[members[0]], name)
+        batch, heads, _, size = like.shape
+        return like.new_zeros((len(members), batch, heads, self.capacity, size))
+
+    # -- a pass -----------------------------------------------------------------------------
+
+    def reserve(self, starts: Sequence[int], n: int) -> None:
+        """Make room for a pass over ``n`` tokens at slots ``starts[b]`` of each row."""
+        self.starts = list(starts)
+        self._slots.clear()
+        needed = max(starts) + n
+        if needed > self.capacity:
+            self._grow(max(needed, 2 * self.capacity))
+
+    def window(self, n: int) -> tuple[int, int, Tensor | None]:
+        """(first slot, one past the last slot, slots [batch, n] or None where rows agree)."""
+        first, last = min(self.starts), max(self.starts)
+        if first == last:
+            return first, first + n, None
+        slots = self._slots.get(n)
+        if slots is None:
+            device = self.row_index.device
+            begin = torch.tensor(self.starts, device=device)[:, None]
+            slots = self._slots[n] = begin + torch.arange(n, device=device)
+        return first, last + n, slots
+
+    def _grow(self, capacity: int) -> None:
+        grown = []
+        for (keys, values), members in zip(self._storages, self._members, strict=True):
+            wider = []
+            for tensor in (keys, values):
+                new = tensor.new_zeros((*tensor.shape[:3], capacity, tensor.shape[4]))
+                new[:, :, :, : self.capacity] = tensor
+                wider.append(new)
+            for at, layer in enumerate(members):
+                layer.keys, layer.values = wider[0][at], wider[1][at]
+            grown.append((wider[0], wider[1]))
+        self._storages = grown
+        self.capacity = capacity
+
+    def commit(self, row: int, path: Sequence[int]) -> None:
+        """Keep the rows of a walked path (tree nodes of the last pass) and drop the rest.
+
+        Nothing is copied when the path is the first rows of the tree.
+        """
+        start, count = self.lengths[row], len(path)
+        moved = [i for i, node in enumerate(path) if node != i]
+        if moved:
+            first = moved[0]
+            for keys, values in self._storages:
+                index = torch.tensor(path[first:], device=keys.device) + start
+                for tensor in (keys, values):
+                    kept = tensor[:, row].index_select(2, index)
+                    tensor[:, row, :, start + first : start + count] = kept
+        self.lengths[row] = start + count
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def export(self, target: Cache, length: int) -> None:
+        """Append the slots from ``length`` on to ``target``, which holds the first ``length``."""
+        end = max(self.lengths)
+        if end > length:
+            for index, layer in enumerate(self.layers):
+                if isinstance(layer, TreeLayer):
+                    target.update(
+                        layer.keys[:, :, length:end].clone(),
+                        layer.values[:, :, length:end].clone(),
+                        index,
+                    )
+        if target.get_seq_length() != end:
+            raise RuntimeError(
+                f"the returned cache holds {target.get_seq_length()} positions instead of {end}"
+            )

@@ -1,0 +1,105 @@
+"""What an engine keeps between calls: n-grams, recycled logits, acceptance and cost.
+
+All of it is bounded and changes speed only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from importlib import resources
+
+from lookahead.calibration import Calibration
+from lookahead.config import Config
+from lookahead.cost import PassCost
+from lookahead.sources import (
+    JacobiWindow,
+    NgramPool,
+    PoolSource,
+    PromptLookup,
+    RecyclingSource,
+    RecyclingStore,
+    Source,
+)
+
+SourceFactory = Callable[[], Source]
+
+_GAIN_AT_FIRST = 0.35  # tokens a pass that the window is taken to earn before it was tried
+_GAIN_RATE = 0.03
+_GAIN_RETURN = 0.002
+
+
+class WindowValue:
+    """Tokens per pass that are owed to the Jacobi window alone.
+
+    While the window runs the estimate follows what was accepted; while it rests the estimate drifts
+    back to where it began, so that a window is tried again when the text has changed.
+    """
+
+    def __init__(self) -> None:
+        self.gain = _GAIN_AT_FIRST
+
+    def saw(self, tokens: int, *, active: bool) -> None:
+        """Count ``tokens`` that only the window had guessed in one pass."""
+        if active:
+            self.gain += _GAIN_RATE * (tokens - self.gain)
+        else:
+            self.gain += _GAIN_RETURN * (_GAIN_AT_FIRST - self.gain)
+
+    def pays(self, extra_cost: float, speed: float) -> bool:
+        """Whether ``extra_cost`` (in plain passes) is earned at ``speed`` tokens per plain pass."""
+        return self.gain > extra_cost * speed
+
+
+class Memory:
+    """Shared state of all calls and rows of one engine.
+
+    ``extra`` makes further sources, one set for each row; they are asked like the built-in ones.
+    """
+
+    def __init__(self, config: Config, extra: Sequence[SourceFactory] = ()) -> None:
+        self.config = config
+        self.extra = tuple(extra)
+        self.pool = NgramPool(config.ngram_pool, config.jacobi.ngram)
+        self.recycling = RecyclingStore(config.recycling)
+        self.window_value = WindowValue()
+        self.cost = PassCost()
+        self._calibrations: dict[bool, Calibration] = {}
+
+    def sources(self) -> list[Source]:
+        """Fresh views for one row: the window first, if there is one."""
+        config = self.config
+        made: list[Source] = []
+        if config.jacobi.enabled:
+            pool = self.pool if config.ngram_pool.enabled else None
+            made.append(JacobiWindow(config.jacobi, pool, self.continuation))
+        if config.ngram_pool.enabled:
+            made.append(PoolSource(self.pool))
+        if config.prompt_lookup.enabled:
+            made.append(PromptLookup(config.prompt_lookup))
+        if config.recycling.enabled:
+            made.append(RecyclingSource(self.recycling))
+        return made + [make() for make in self.extra]
+
+    def calibration(self, sources: Sequence[Source], *, sampling: bool) -> Calibration:
+        """The estimates for greedy decoding or for sampling."""
+        if sampling not in self._calibrations:
+            self._calibrations[sampling] = Calibration(sources, shipped_priors(sampling=sampling))
+        return self._calibrations[sampling]
+
+    def continuation(self, token: int) -> int:
+        """The best known token after ``token``; itself where nothing is known."""
+        _, row = self.recycling.get(-1, token)
+        if row:
+            return row[0][0]
+        known = self.pool.get(token)
+        return known[0][0][0] if known else token
+
+
+def shipped_priors(*, sampling: bool) -> dict[str, list[float]]:
+    """Acceptance priors that come with the package, by source name; fitted on recorded runs."""
+    file = resources.files("lookahead").joinpath("priors.json")
+    if not file.is_file():
+        return {}
+    kinds: dict[str, dict[str, list[float]]] = json.loads(file.read_text())
+    return kinds.get("sampling" if sampling else "greedy", {})

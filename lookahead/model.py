@@ -1,0 +1,247 @@
+"""The only file that calls the model: a tree of tokens in, logits of its nodes out.
+
+1. ``prefill`` reads the prompt with transformers' own code into an ordinary cache and takes that over.
+2. ``verify`` runs one pass over one tree per row: positions are those of the roots plus depths, the
+   mask shows each node the committed slots and its ancestors.
+3. ``commit`` keeps the rows of the walked paths.
+
+In chain mode a tree is a single chain and the model builds its own causal mask.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookahead.kv_cache import TreeCache
+from lookahead.masks import LayerKinds, MaskBuilder
+from lookahead.packed import (
+    can_pack,
+    cannot_copy,
+    pack_linears,
+    shared_copy,
+    weights_version,
+)
+from lookahead.tree import TokenTree
+
+_PAD_NODE = 0  # token id of padding nodes; their logits are never read
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of the part of the model that decodes text."""
+    return model.config.get_text_config(decoder=True)
+
+
+def position_limits(config: Any) -> list[tuple[int, bool]]:
+    """(position, hard): a pass must not cross such a position; past a hard one it is one token."""
+    limits = []
+    context = getattr(config, "max_position_embeddings", None)
+    if isinstance(context, int) and context > 0:
+        limits.append((context, False))
+    parameters = getattr(config, "rope_parameters", None) or {}
+    ropes = [parameters] + [value for value in parameters.values() if isinstance(value, dict)]
+    for rope in ropes:
+        if rope.get("rope_type") in ("longrope", "dynamic"):
+            original = rope.get("original_max_position_embeddings") or context
+            original = getattr(config, "original_max_position_embeddings", None) or original
+            if isinstance(original, int):
+                limits.append((original, rope["rope_type"] == "dynamic"))
+    return limits
+
+
+class Passes:
+    """The module that runs the engine's passes: the model, or a copy with cheaper linear layers.
+
+    ``module()`` returns it, made anew where the model's weights have changed since. ``reason`` says
+    why no copy is used, empty where one is.
+    """
+
+    def __init__(self, model: Any, prepack: bool) -> None:
+        self._model = model
+        self._version: Any = None
+        self._copy: Any = None
+        self.packed = 0
+        self.reason = "" if prepack else "prepacking is switched off"
+
+    def module(self) -> Any:
+        if self.reason:
+            return self._model
+        version = weights_version(self._model)
+        if version != self._version:
+            self._version = version
+            self._copy = self._make()
+        return self._copy or self._model
+
+    def _make(self) -> Any:
+        self.packed = 0
+        self.reason = cannot_copy(self._model)
+        if not self.reason and not any(can_pack(module) for module in self._model.modules()):
+            self.reason = "no linear layer of it can be prepacked"
+        if self.reason:
+            return None
+        made = shared_copy(self._model)
+        self.packed = pack_linears(made)
+        return made.eval()
+
+
+@dataclass
+class Prompt:
+    """Result of a prefill. ``logits`` [batch, kept, vocabulary]; ``cache`` as the caller knows it."""
+
+    logits: Tensor
+    cache: Any
+    length: int
+
+
+class Target:
+    """The model with one call's cache. ``mode`` is ``"tree"`` or ``"chain"``."""
+
+    def __init__(self, module: Any, mode: str) -> None:
+        self._module = module
+        self._mode = mode
+        self.device: torch.device = module.device
+        self._cache: TreeCache
+        self._masks: MaskBuilder | None = None
+        self._limits = position_limits(text_config(module))
+
+    @property
+    def lengths(self) -> list[int]:
+        """Committed slots of each row."""
+        return self._cache.lengths
+
+    def prefill(
+        self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], capacity: int
+    ) -> Prompt:
+        """Read the prompt [batch, tokens].
+
+        ``model_kwargs`` as transformers prepared them. Raises ValueError if the cache that the model
+        uses cannot be rolled back.
+        """
+        outputs = self._module._prefill(input_ids, generation_config, model_kwargs)
+        kwargs = self._module._update_model_kwargs_for_generation(outputs, model_kwargs)
+        prompt_cache = outputs.cache
+        # The mask now covers the token to come as well; slots so far are one fewer.
+        mask = kwargs.get("attention_mask")
+        length = int(prompt_cache.get_seq_length())
+        batch = outputs.logits.shape[0]
+        if mask is None:
+            valid = np.ones((batch, length), dtype=np.bool_)
+        else:
+            valid = mask[:, :-1].bool().cpu().numpy()
+        positions = kwargs.get("position_ids")
+        self._mask_2d = mask
+        self._next = positions[..., -1:].clone() if positions is not None else None
+        self._next_host = (
+            self._next.reshape(-1, batch).amax(0).tolist() if self._next is not None else []
+        )
+        self._prompt_length = length
+        self._cache = TreeCache(prompt_cache, length, capacity)
+        if self._mode == "tree":
+            kinds = LayerKinds.of(text_config(self._module))
+            self._masks = MaskBuilder(kinds, valid, self._module.dtype)
+        return Prompt(outputs.logits, prompt_cache, length)
+
+    def verify(self, trees: Sequence[TokenTree | None], held: Sequence[int]) -> Tensor:
+        """Logits [batch, widest tree, vocabulary] of one pass; a row without a tree is skipped.
+
+        ``held[b]`` counts slots of row ``b`` behind its committed ones that must survive the pass.
+        """
+        n = max(len(tree) for tree in trees if tree is not None)
+        lengths = self._cache.lengths
+        starts = [length + keep for length, keep in zip(lengths, held, strict=True)]
+        self._cache.reserve(starts, n)
+        tokens = np.full((len(trees), n), _PAD_NODE, dtype=np.int64)
+        depths = np.zeros((len(trees), n), dtype=np.int64)
+        for row, tree in enumerate(trees):
+            if tree is not None:
+                tokens[row, : len(tree)] = tree.tokens
+                depths[row, : len(tree)] = tree.depths
+        inputs: dict[str, Any] = {
+            "input_ids": torch.from_numpy(tokens).to(self.device),
+            "cache": self._cache,
+            "use_cache": True,
+            "return_dict": True,
+        }
+        inputs.update(self._positions(depths, lengths))
+        inputs.update(self._mask(trees, starts, lengths, n))
+        return self._module(**inputs).logits
+
+    def _positions(self, depths: Any, lengths: Sequence[int]) -> dict[str, Any]:
+        if self._next is None:
+            return {}
+        done = np.array([length - self._prompt_length for length in lengths])[:, None]
+        offsets = torch.from_numpy(depths + done).to(self.device)
+        return {"position_ids": self._next.to(self.device) + offsets}
+
+    def _mask(
+        self, trees: Sequence[TokenTree | None], starts: list[int], lengths: list[int], n: int
+    ) -> dict[str, Any]:
+        if self._masks is None:
+            if self._mask_2d is None:
+                return {}
+            return {"attention_mask": self._chain_mask(starts[0] + n)}
+        if n == 1 and self._masks.plain and len(set(starts)) == 1:
+            return {}
+        return {"attention_mask": self._masks(trees, starts, lengths, n, self.device)}
+
+    def _chain_mask(self, slots: int) -> Tensor:
+        mask = self._mask_2d
+        assert mask is not None
+        missing = slots - (mask.shape[1] - 1)
+        return torch.cat([mask[:, :-1], mask.new_ones((mask.shape[0], missing))], dim=1)
+
+    def time_widths(self, widths: Sequence[int], repeats: int = 3) -> dict[int, float]:
+        """Median seconds of passes over so many tokens, interleaved; nothing is committed."""
+        rows = len(self._cache.lengths)
+        seconds: dict[int, list[float]] = {width: [] for width in widths}
+        for turn in range(repeats + 1):
+            for width in widths:
+                tree = TokenTree(_PAD_NODE)
+                for node in range(1, width):
+                    tree.add(node - 1, _PAD_NODE)
+                begin = time.perf_counter()
+                logits = self.verify([tree] * rows, [0] * rows)
+                logits[..., -1, -1].sum().item()  # waits for the device
+                if turn:  # the first turn warms up
+                    seconds[width].append(time.perf_counter() - begin)
+        return {width: statistics.median(times) for width, times in seconds.items()}
+
+    def commit(self, row: int, path: Sequence[int]) -> None:
+        """Keep the rows of a walked path of the last pass."""
+        self._cache.commit(row, path)
+
+    def check(self, row: int, expected: int) -> None:
+        """Raise RuntimeError unless row ``row`` has ``expected`` new slots behind the prompt's."""
+        held = self._cache.lengths[row]
+        if held != self._prompt_length + expected:
+            raise RuntimeError(f"the cache holds {held} positions, {expected} new ones were due")
+
+    def room(self, row: int) -> int:
+        """How deep guesses below the next root of a row may go.
+
+        No guess passes the end of the context, nor the length at which scaled rotary embeddings
+        change their factors: those depend on the longest position of a pass, and plain decoding
+        would not have got there yet.
+        """
+        if self._next is None:
+            position = self._cache.lengths[row]
+        else:
+            position = self._next_host[row] + self._cache.lengths[row] - self._prompt_length
+        room = 1 << 30
+        for limit, hard in self._limits:
+            if position < limit:
+                room = min(room, limit - 1 - position)
+            elif hard:
+                room = 0
+        return room
+
+    def export(self, target: Any) -> None:
+        """Append what this call added to the caller's cache."""
+        self._cache.export(target, self._prompt_length)
