@@ -5,6 +5,7 @@
 switched off, so that the gain of merging is visible.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from lookahead import config as configs
 from lookahead.config import Config
 
 from .prompt_sets import to_inputs
+from .timing import Pass
 
 REFERENCE = "plain"
+WARM_UP_TOKENS = 8
 
 Wrap = Callable[[Config], Any]
 """Makes an engine of the model under test with a configuration."""
@@ -48,9 +51,16 @@ class Method(ABC):
     def modules(self) -> list[torch.nn.Module]:
         """Modules whose forward is a pass; empty where passes cannot be watched."""
 
+    def passes(self) -> list[Pass] | None:
+        """Passes of the last call as the method itself counts them, None to watch modules."""
+        return None
+
     def warm_up(self, ids: Sequence[int], kwargs: dict[str, Any]) -> None:
-        """Untimed generation before the run, so that no first call is measured."""
-        self.generate(ids, kwargs, None)
+        """Untimed generation before the run, so that no first call is measured.
+
+        ``kwargs`` are those of the run; most methods need but a few tokens.
+        """
+        self.generate(ids, {**kwargs, "max_new_tokens": WARM_UP_TOKENS}, None)
 
     def stats(self) -> dict[str, Any] | None:
         """The engine's own statistics of the last call, None for other methods."""
@@ -66,13 +76,11 @@ class TransformersMethod(Method):
         model: Any,
         extra: dict[str, Any] | None = None,
         seed_equal: bool = False,
-        watch: bool = True,
     ) -> None:
         self.name = name
         self.seed_equal = seed_equal
         self._model = model
         self._extra = extra or {}
-        self._watch = watch
 
     def generate(
         self, ids: Sequence[int], kwargs: dict[str, Any], streamer: BaseStreamer | None
@@ -82,7 +90,31 @@ class TransformersMethod(Method):
         return out[0, len(ids) :].tolist()
 
     def modules(self) -> list[torch.nn.Module]:
-        return [self._model] if self._watch else []
+        return [self._model]
+
+
+class CompiledMethod(TransformersMethod):
+    """``model.generate`` with a static cache and a compiled forward.
+
+    Its passes are not watched, because hooks would be compiled too. Its warm-up has the full
+    length, since transformers keeps the static cache that is made there and would compile anew
+    for a longer one.
+    """
+
+    def __init__(self, name: str, model: Any) -> None:
+        compile_config = CompileConfig()
+        if model.device.type == "cpu":
+            # Transformers compiles on accelerators only, unless this, its own mark, is set.
+            compile_config._compile_all_devices = True
+            compile_config.mode = "default"
+        extra = {"cache_implementation": "static", "compile_config": compile_config}
+        super().__init__(name, model, extra, seed_equal=True)
+
+    def warm_up(self, ids: Sequence[int], kwargs: dict[str, Any]) -> None:
+        self.generate(ids, kwargs, None)
+
+    def modules(self) -> list[torch.nn.Module]:
+        return []
 
 
 class EngineMethod(Method):
@@ -96,6 +128,7 @@ class EngineMethod(Method):
         self._model = model
         self._warm = warm
         self._engine = self._make()
+        self._steps: list[tuple[int, float, int]] = []  # width, end and tokens of each step
 
     @property
     def engine(self) -> Any:
@@ -113,15 +146,29 @@ class EngineMethod(Method):
     def generate(
         self, ids: Sequence[int], kwargs: dict[str, Any], streamer: BaseStreamer | None
     ) -> list[int]:
+        """Take the engine's steps as they come; each but the first, the prefill's, is a pass."""
         inputs = to_inputs(ids, self._model.device)
-        out = self._engine.generate(**inputs, **kwargs, streamer=streamer)
-        return out[0, len(ids) :].tolist()
+        tokens: list[int] = []
+        self._steps = []
+        if streamer is not None:
+            streamer.put(inputs["input_ids"].cpu())
+        for step in self._engine.stream(**inputs, **kwargs):
+            self._steps.append((step.nodes + 1, time.perf_counter(), len(step.tokens)))
+            tokens += step.tokens
+            if streamer is not None:
+                streamer.put(torch.tensor(step.tokens))
+        return tokens
 
     def modules(self) -> list[torch.nn.Module]:
-        return [self._model]
+        return []  # the engine may run a copy of the model, so it counts its passes itself
+
+    def passes(self) -> list[Pass] | None:
+        pairs = zip(self._steps, self._steps[1:], strict=False)
+        return [Pass(width, end - before, count) for (_, before, _), (width, end, count) in pairs]
 
     def stats(self) -> dict[str, Any] | None:
-        return self._engine.stats.to_dict()
+        values: dict[str, Any] = self._engine.stats.to_dict()
+        return values
 
 
 @dataclass(frozen=True)
@@ -191,20 +238,5 @@ def _peer(name: str, model: Any, draft_model: Any) -> Method:
     if name == "assisted":
         return TransformersMethod(name, model, {"assistant_model": draft_model})
     if name == "compiled":
-        return TransformersMethod(
-            name,
-            model,
-            {"cache_implementation": "static", "compile_config": _compile_config(model.device)},
-            seed_equal=True,
-            watch=False,
-        )
+        return CompiledMethod(name, model)
     return TransformersMethod(name, model, seed_equal=True)
-
-
-def _compile_config(device: torch.device) -> CompileConfig:
-    config = CompileConfig()
-    if device.type == "cpu":
-        # Transformers compiles on accelerators only, unless this (its own) mark is set.
-        config._compile_all_devices = True
-        config.mode = "default"
-    return config

@@ -26,8 +26,6 @@ from .rows import Row
 from .settings import Settings
 from .timing import timed
 
-WARM_UP_TOKENS = 8
-
 
 class OutputDiffers(RuntimeError):
     """A method's text differs from plain decoding's, and rounding does not explain it."""
@@ -102,6 +100,7 @@ class Run:
             rows = kept.get(case.name)
             if rows is None:
                 ids = encode(self._tokenizer, case.prompt, replies.get(case.prompt.question_id, []))
+                self._check_length(case, len(ids))
                 if not warmed:
                     self._warm_up(prompts)
                     warmed = True
@@ -120,16 +119,19 @@ class Run:
         names = {method.name for method in self._methods}
         return {c: rows for c, rows in cases.items() if {row.method for row in rows} == names}
 
-    def _warm_up(self, prompts: Sequence[Prompt]) -> None:
-        """One generation by each method, after the longest prompt.
+    def _check_length(self, case: Case, length: int) -> None:
+        limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        if limit is not None and length + self._settings.max_new_tokens > limit:
+            raise ValueError(
+                f"prompt {case.name} has {length} tokens, and {self._settings.max_new_tokens} new "
+                f"ones do not fit the model's context of {limit}: ask for fewer or leave it out"
+            )
 
-        A compiled method needs the full length, because its static cache, made here, is kept.
-        """
-        kwargs = self._settings.generate_kwargs()
+    def _warm_up(self, prompts: Sequence[Prompt]) -> None:
+        """One generation by each method, after the longest prompt."""
         ids = max((encode(self._tokenizer, prompt) for prompt in prompts), key=len)
         for method in self._methods:
-            short = {"max_new_tokens": WARM_UP_TOKENS} if method.modules() else {}
-            method.warm_up(ids, {**kwargs, **short})
+            method.warm_up(ids, self._settings.generate_kwargs())
 
     def _run_case(
         self, case: Case, ids: list[int], on_generation: Callable[[str, str], None]
@@ -153,7 +155,7 @@ class Run:
             method.modules(),
         )
         row = Row.from_timing(case.name, case.prompt.category, method.name, ids, timing)
-        return replace(row, stats=method.stats())
+        return replace(row, stats=method.stats(), passes=method.passes() or timing.passes)
 
     def _compare(self, method: Method, row: Row, plain: Row, case: Case) -> Row:
         settings = self._settings

@@ -1,7 +1,7 @@
 """Tiny models for the tests of the benchmark."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lookahead.bench.methods import Method, build_methods
 from lookahead.config import Config
-from lookahead.stats import Stats
+from lookahead.stats import Stats, Step
 
 
 def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
@@ -78,7 +78,6 @@ class FakeEngine:
         seconds = time.perf_counter() - start
         self.stats = Stats(
             tokens=out.shape[1] - length,
-            passes=4,
             proposed={"prompt_lookup": 10},
             accepted={"prompt_lookup": 4},
             proposed_by_depth=[5, 5],
@@ -89,6 +88,15 @@ class FakeEngine:
         )
         changed = self._fault(out[0, length:].tolist())
         return torch.cat([out[:, :length], torch.tensor([changed])], dim=1)
+
+    def stream(self, **kwargs: Any) -> Iterator[Step]:
+        """The tokens in one step for the prefill and steps of up to two from trees of four."""
+        length = kwargs["input_ids"].shape[1]
+        tokens = self.generate(**kwargs)[0, length:].tolist()
+        yield Step(tokens[:1], ["model"], 0, 0.0)
+        for at in range(1, len(tokens), 2):
+            run = tokens[at : at + 2]
+            yield Step(run, ["model"] * len(run), 4, 0.0)
 
 
 def identity(tokens: list[int]) -> list[int]:

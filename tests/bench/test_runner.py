@@ -48,6 +48,15 @@ def test_a_later_turn_continues_plain_decodings_reply_for_all(bench: Any) -> Non
     assert all(r.prompt_ids == expected for r in rows if r.case == "a/2")
 
 
+def test_every_token_belongs_to_the_prefill_or_to_a_pass(bench: Any) -> None:
+    run = Run(bench.model, bench.tokenizer, bench.methods(METHODS), SETTINGS)
+    for row in collect(run):
+        assert row.passes is not None
+        assert row.first_tokens + sum(one.emitted for one in row.passes) == len(row.tokens) == 12
+        if row.method == "engine":
+            assert [(one.width, one.emitted) for one in row.passes] == [(5, 2)] * 5 + [(5, 1)]
+
+
 def test_a_cold_engine_is_fresh_for_every_prompt_and_a_warm_one_is_kept(bench: Any) -> None:
     collect(Run(bench.model, bench.tokenizer, bench.methods(["engine"]), SETTINGS))
     calls = [engine.seen for engine in bench.engines]
