@@ -39,10 +39,14 @@ def assert_as_exact_as_sdpa(case: Case, backend: str, window: int | None = None)
     assert lse.dtype == torch.float32
     plain = joined_attention(case, joined_mask(context, case.q.shape[0], window))
     seen = exact_lse.isfinite()
+    if not seen.any():
+        assert (out == 0).all() and (lse == -torch.inf).all()
+        return
     plain_error = (plain.double() - exact)[seen].abs().max()
     error = (out.double() - exact)[seen].abs().max()
-    # One unit in the last place of values near 1: where SDPA happens to be exact, we may round.
-    unit = torch.finfo(case.q.dtype).eps
+    # Merging weighs the parts by exp(lse), and an fp32 lse is off by up to |lse| * eps / 2 on
+    # each side. Small cases can have SDPA happen to be exact, so that much is allowed on top.
+    unit = torch.finfo(case.q.dtype).eps * max(1.0, float(exact_lse[seen].abs().max()))
     assert error <= 2 * plain_error + unit, f"{error=} {plain_error=}"
     # The 16-bit CPU kernels sum with a faster, coarser exponential: some 6e-5 was seen.
     tolerance = 1e-5 if case.q.dtype == torch.float32 else 2e-4
