@@ -1,14 +1,14 @@
 """How often guesses of a kind come true, measured as they are verified.
 
 Each source sorts its guesses into buckets; here each bucket has a count of trials and of hits,
-shrunk to a prior: ``p = (hits + strength * prior) / (trials + strength)``. A guess is tried when the
-path walked by the model passes its parent: the model then picked one token, and the guess was that
-token or not. Counts are kept across calls, apart for greedy and sampling, and old ones fade.
+shrunk to a prior: ``p = (hits + strength * prior) / (trials + strength)``. A guess is tried when
+the path walked by the model passes its parent: the model then picked one token, and the guess was
+that token or not. Counts are kept across calls, apart for greedy and sampling, and old ones fade.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lookahead.sources.base import Source
 
@@ -20,12 +20,12 @@ class Calibration:
     """Acceptance estimates for the buckets of several sources, in one flat table.
 
     ``offsets[i]`` is where the buckets of the i-th source begin, ``owners[b]`` the source of bucket
-    ``b``, and ``probabilities[b]`` its current estimate. ``priors`` gives shipped estimates by source name, with which
-    the sources' own are replaced where present.
+    ``b``, and ``probabilities[b]`` its current estimate. ``priors`` gives shipped estimates by
+    source name, with which the sources' own are replaced where present.
     """
 
     def __init__(
-        self, sources: Sequence[Source], priors: dict[str, Sequence[float]] | None = None
+        self, sources: Sequence[Source], priors: Mapping[str, Sequence[float]] | None = None
     ) -> None:
         self.offsets: list[int] = []
         self.owners: list[int] = []

@@ -1,10 +1,10 @@
 """What a model can do, found out by trying: ``tree``, ``chain`` or ``plain``.
 
 The model first decodes two short texts that share a beginning, in the plain way, with its tokens
-forced. Then the same tokens are verified by passes of the engine: a tree with both texts as branches,
-a path kept whose rows are not contiguous, the rest rolled back, and a second tree on top. If all
-logits agree the mode is ``tree``; if only passes over single chains with rollback agree, ``chain``;
-else ``plain``. No class name and no flag is believed.
+forced. Then the same tokens are verified by passes of the engine: a tree with both texts as
+branches, a path kept whose rows are not contiguous, the rest rolled back, and a second tree on top.
+If all logits agree the mode is ``tree``; if only passes over single chains with rollback agree,
+``chain``; else ``plain``. No class name and no flag is believed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _LONGEST_WINDOW = 64  # windows up to this length are crossed by the trial
 class Capability:
     """``mode``: "tree", "chain" or "plain". ``reason``: why not a stronger mode, empty for "tree".
 
-    ``error`` is the largest difference of logits seen in the accepted mode, relative to their spread.
+    ``error`` is the largest difference of logits seen in the accepted mode, relative to their
+    spread.
     """
 
     mode: str

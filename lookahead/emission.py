@@ -40,7 +40,7 @@ class Stopping:
         self.others: list[Any] = []
         for criterion in criteria:
             if type(criterion) is stopping_criteria.MaxLengthCriteria:
-                known = self.max_length
+                known: int | None = self.max_length
                 limit = int(criterion.max_length)
                 self.max_length = limit if known is None else min(known, limit)
             elif type(criterion) is stopping_criteria.EosTokenCriteria:
@@ -54,7 +54,7 @@ class Stopping:
         return all(type(criterion) in known for criterion in self.others)
 
     def __call__(self, tokens: Sequence[int], prefix: Tensor, scores: Any) -> list[bool]:
-        """Which rows are done. ``tokens``: the new token of each row of ``prefix`` [rows, length]."""
+        """Which rows are done. ``tokens``: the new token of each row of ``prefix`` [rows, n]."""
         at_end = self.max_length is not None and prefix.shape[1] >= self.max_length
         done = [at_end or token in self.eos for token in tokens]
         for criterion in self.others:

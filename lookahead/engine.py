@@ -1,8 +1,8 @@
 """wrap(model) -> Engine: what a user touches.
 
-``generate`` lets transformers prepare a call (configuration, processors, criteria, inputs, cache) and
-then runs the engine's loop on it. What the engine cannot do is handed to ``model.generate`` with one
-warning, or refused.
+``generate`` lets transformers prepare a call (configuration, processors, criteria, inputs, cache)
+and then runs the engine's loop on it. What the engine cannot do is handed to ``model.generate``
+with one warning, or refused.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def _capture(
 class Engine:
     """Generates with a model exactly as the model would, in fewer passes.
 
-    Attributes: ``model``, ``config``, ``capability`` (what the model can do and why), ``stats`` (of the
-    last call), ``pool`` (the n-gram pool, can be saved and loaded). One engine serves one call at a
-    time; what it learns is kept for the next.
+    Attributes: ``model``, ``config``, ``capability`` (what the model can do and why), ``stats`` (of
+    the last call), ``pool`` (the n-gram pool, can be saved and loaded). One engine serves one call
+    at a time; what it learns is kept for the next.
     """
 
     def __init__(
@@ -297,10 +297,10 @@ def wrap(
 ) -> Engine:
     """An engine for a causal language model of transformers, which stays as it is.
 
-    ``config``: options, see ``Config``. ``tokenizer``: needed for stop strings only. ``sources``: makers
-    of further sources of guesses (``lookahead.sources.Source``), called once for each row of a call.
-    The model is tried out on a few random tokens; ``engine.capability`` says what was found. Raises
-    TypeError if ``model`` is no generative model of transformers.
+    ``config``: options, see ``Config``. ``tokenizer``: needed for stop strings only. ``sources``:
+    makers of further sources of guesses (``lookahead.sources.Source``), called once for each row of
+    a call. The model is tried out on a few random tokens; ``engine.capability`` says what was
+    found. Raises TypeError if ``model`` is no generative model of transformers.
     """
     if not isinstance(model, PreTrainedModel) or not model.can_generate():
         raise TypeError(

@@ -1,10 +1,10 @@
 """The key-value cache of the engine: preallocated, written in place, rolled back by a number.
 
-This is the only file that knows the cache of transformers. Row ``b`` of the batch has ``lengths[b]``
-committed slots; a pass over n tokens writes slots ``starts[b] .. starts[b] + n - 1``. Rolling back is
-not committing: rows past ``lengths`` are garbage that the next pass overwrites and no mask shows.
-Keeping a path that is not contiguous gathers its rows to the front, for all layers of one shape at
-once, because those layers are slices of one storage tensor.
+This is the only file that knows the cache of transformers. Row ``b`` of the batch has
+``lengths[b]`` committed slots; a pass over n tokens writes slots ``starts[b] .. starts[b] + n -
+1``. Rolling back is not committing: rows past ``lengths`` are garbage that the next pass overwrites
+and no mask shows. Keeping a path that is not contiguous gathers its rows to the front, for all
+layers of one shape at once, because those layers are slices of one storage tensor.
 
 The prompt is read by the model's ordinary code into an ordinary cache; ``adopt`` takes it over. All
 layers share one numbering of slots, sliding layers too: what those have forgotten is zeros that no

@@ -1,6 +1,7 @@
 """The only file that calls the model: a tree of tokens in, logits of its nodes out.
 
-1. ``prefill`` reads the prompt with transformers' own code into an ordinary cache and takes that over.
+1. ``prefill`` reads the prompt with transformers' own code into an ordinary cache and takes that
+over.
 2. ``verify`` runs one pass over one tree per row: positions are those of the roots plus depths, the
    mask shows each node the committed slots and its ancestors.
 3. ``commit`` keeps the rows of the walked paths.
@@ -93,7 +94,8 @@ class Passes:
 
 @dataclass
 class Prompt:
-    """Result of a prefill. ``logits`` [batch, kept, vocabulary]; ``cache`` as the caller knows it."""
+    """Result of a prefill. ``logits`` [batch, kept, vocabulary]; ``cache`` as the caller knows
+    it."""
 
     logits: Tensor
     cache: Any
@@ -121,8 +123,8 @@ class Target:
     ) -> Prompt:
         """Read the prompt [batch, tokens].
 
-        ``model_kwargs`` as transformers prepared them. Raises ValueError if the cache that the model
-        uses cannot be rolled back.
+        ``model_kwargs`` as transformers prepared them. Raises ValueError if the cache that the
+        model uses cannot be rolled back.
         """
         outputs = self._module._prefill(input_ids, generation_config, model_kwargs)
         kwargs = self._module._update_model_kwargs_for_generation(outputs, model_kwargs)

@@ -1,10 +1,10 @@
 """A copy of a model that shares its weights and runs cheaper passes.
 
 The copy is a second set of module objects over the same parameters and buffers; the model itself is
-left as it was. In the copy, on a CPU, linear layers hold their weight once more in the blocked layout
-of oneDNN, which PyTorch otherwise makes anew on every call: for 2 to 64 rows that is most of the
-time. The copy is refused (and the model itself used) where modules carry hooks or forward functions
-of their own, adapters or quantised layers, because these would not be copied faithfully.
+left as it was. In the copy, on a CPU, linear layers hold their weight once more in the blocked
+layout of oneDNN, which PyTorch otherwise makes anew on every call: for 2 to 64 rows that is most of
+the time. The copy is refused (and the model itself used) where modules carry hooks or forward
+functions of their own, adapters or quantised layers, because these would not be copied faithfully.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 
 class PackedLinear(nn.Module):
-    """``nn.Linear`` over a weight prepacked for oneDNN. float32 or bfloat16, CPU, inference only."""
+    """``nn.Linear`` over a weight prepacked for oneDNN. float32 or bfloat16, CPU, inference
+    only."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -79,5 +80,6 @@ def pack_linears(model: nn.Module) -> int:
 
 
 def weights_version(model: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Changes whenever a parameter is replaced or written in place: packed weights are then stale."""
+    """Changes whenever a parameter is replaced or written in place: packed weights are then
+    stale."""
     return tuple((p.data_ptr(), p._version) for p in model.parameters())

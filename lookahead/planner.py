@@ -6,8 +6,8 @@ pass over so many tokens, the planner takes the ``B`` nodes that maximise
 
     S(B) = (1 + sum of the B largest w) / (host + t(1 + B))
 
-over every ``B``, none included, because ``t`` is a staircase. Path probabilities fall with depth, so
-the B best nodes always form a tree (compare SpecInfer, arXiv:2305.09781, and the budget of
+over every ``B``, none included, because ``t`` is a staircase. Path probabilities fall with depth,
+so the B best nodes always form a tree (compare SpecInfer, arXiv:2305.09781, and the budget of
 Sequoia, arXiv:2402.12374).
 """
 
@@ -34,9 +34,10 @@ _MAX_SIBLINGS = 16
 class Plan:
     """A tree to verify and what was thought of it.
 
-    ``weights[i]``: path probability of node i. ``proposers[i]``: indices of the sources that guessed
-    it. ``offered[i]``: for an expanded node, its candidates as token -> buckets, in the tree or not.
-    ``expected``: tokens expected of the pass. ``speed``: S(B) relative to a plain pass.
+    ``weights[i]``: path probability of node i. ``proposers[i]``: indices of the sources that
+    guessed it. ``offered[i]``: for an expanded node, its candidates as token -> buckets, in the
+    tree or not. ``expected``: tokens expected of the pass. ``speed``: S(B) relative to a plain
+    pass.
     """
 
     tree: TokenTree
@@ -70,8 +71,9 @@ class Planner:
     ) -> Plan:
         """The tree to verify after ``root_token``.
 
-        ``cost.relative[n]`` is the relative cost of a pass over n tokens; ``max_nodes`` and ``max_depth``
-        bound the tree; ``chain`` allows one child a node; ``host`` is the cost of planning itself.
+        ``cost.relative[n]`` is the relative cost of a pass over n tokens; ``max_nodes`` and
+        ``max_depth`` bound the tree; ``chain`` allows one child a node; ``host`` is the cost of
+        planning itself.
         """
         fixed = self._config.fixed_nodes
         limit = min(

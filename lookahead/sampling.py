@@ -1,11 +1,11 @@
 """Noise by position, and the pick.
 
-``torch.multinomial(p, 1)`` returns ``argmax(p / e)`` with ``e ~ Exp(1)`` drawn from the generator (the
-exponential race). So the token at output position ``t`` is decided by ``p`` and by the ``t``-th draw,
-whoever computes ``p``. ``Noise`` draws each position once, in order, from a copy of the generator,
-and moves the generator itself only past the positions that were emitted: sampling equals plain
-decoding under the same seed, and so does the state that it leaves behind. Because a position keeps
-its noise, guesses for it can use the same draw.
+``torch.multinomial(p, 1)`` returns ``argmax(p / e)`` with ``e ~ Exp(1)`` drawn from the generator
+(the exponential race). So the token at output position ``t`` is decided by ``p`` and by the
+``t``-th draw, whoever computes ``p``. ``Noise`` draws each position once, in order, from a copy of
+the generator, and moves the generator itself only past the positions that were emitted: sampling
+equals plain decoding under the same seed, and so does the state that it leaves behind. Because a
+position keeps its noise, guesses for it can use the same draw.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def pick_sampled(scores: Tensor, noise: Tensor) -> Tensor:
 class GuessPicks:
     """What the model would pick after each node, for guessing only.
 
-    Applies temperature, top-k and top-p of the call to the ``width`` likeliest tokens, with the noise
-    of each node's position; other processors are ignored, so a pick may be wrong but costs little.
+    Applies temperature, top-k and top-p of the call to the ``width`` likeliest tokens, with the
+    noise of each node's position; other processors are ignored, so a pick may be wrong but costs
+    little.
     """
 
     def __init__(self, temperature: float, top_k: int, top_p: float, width: int = 64) -> None:

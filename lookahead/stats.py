@@ -30,7 +30,8 @@ class Stats:
     ``accepted`` count tree nodes by source, a node guessed by several counting for each;
     ``accepted_by_depth[d]`` and ``proposed_by_depth[d]`` count nodes at depth ``d + 1``;
     ``widths[n]`` counts passes over ``n`` tokens. ``predicted_tokens`` is what the planner
-    expected of those passes; ``seconds_measuring`` is the part of the prefill that timed pass widths.
+    expected of those passes; ``seconds_measuring`` is the part of the prefill that timed pass
+    widths.
     """
 
     tokens: int = 0

@@ -24,8 +24,8 @@ class Observation:
 
     ``picks[i]``: the token the model picks after node ``i`` (argmax; under sampling, with the noise
     of that position). ``top_tokens[i]`` and ``top_probs[i]``: the k likeliest tokens there, empty
-    where nobody asked. ``path``: the walked nodes, root first. ``emitted``: the tokens of this step,
-    so ``emitted[j]`` follows ``path[j]``.
+    where nobody asked. ``path``: the walked nodes, root first. ``emitted``: the tokens of this
+    step, so ``emitted[j]`` follows ``path[j]``.
     """
 
     tree: TokenTree

@@ -2,9 +2,9 @@
 
 The window holds W columns of up to N-1 levels (Fu et al. 2024, arXiv:2402.02057, section 3.1;
 Jacobi decoding: Santilli et al. 2023, arXiv:2305.10427). Column ``a`` is anchored at absolute
-position ``a``; its token at level ``l`` is a guess for position ``a + l``. As tree nodes, level 0 is
-a chain below the root, and a token of level ``l > 0`` is the child of its column's token at level
-``l - 1``: ancestors give the mask of the paper, depths its positions.
+position ``a``; its token at level ``l`` is a guess for position ``a + l``. As tree nodes, level 0
+is a chain below the root, and a token of level ``l > 0`` is the child of its column's token at
+level ``l - 1``: ancestors give the mask of the paper, depths its positions.
 
 One pass, in order:
 1. ``graft`` adds the window to the tree of guesses; equal tokens share nodes.
@@ -128,12 +128,15 @@ class JacobiWindow:
         if column >= 0:
             following.append((column, level + 1))
         return [
-            (c, l) for c, l in following if c < len(self._columns) and l < len(self._columns[c])
+            (c, at) for c, at in following if c < len(self._columns) and at < len(self._columns[c])
         ]
 
     def advance(self, state: Any, token: int) -> Any:
         return tuple(
-            (c, l) for place in state for c, l in self._next(place) if self._columns[c][l] == token
+            (c, at)
+            for place in state
+            for c, at in self._next(place)
+            if self._columns[c][at] == token
         )
 
     def candidates(self, state: Any) -> list[Candidate]:

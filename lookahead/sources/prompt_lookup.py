@@ -1,9 +1,9 @@
 """Prompt lookup: copy what followed earlier occurrences of the current suffix.
 
-The text (prompt and output) is kept in a suffix automaton (Blumer et al. 1985), built one token at a
-time. Its state for the whole text links to the longest suffix that occurred before, that one to the
-next shorter suffix with more occurrences, and so on; each state counts the tokens that followed it.
-So all match lengths are at hand without a search (compare SuffixDecoding, arXiv:2411.04975, and
+The text (prompt and output) is kept in a suffix automaton (Blumer et al. 1985), built one token at
+a time. Its state for the whole text links to the longest suffix that occurred before, that one to
+the next shorter suffix with more occurrences, and so on; each state counts the tokens that followed
+it. So all match lengths are at hand without a search (compare SuffixDecoding, arXiv:2411.04975, and
 SAM-Decoding, arXiv:2411.10666), and a path of guesses is followed by transitions, on and on.
 
 Memory: at most two states per token of text, each with two small dictionaries, dropped with the
@@ -12,7 +12,9 @@ call. Time: a few microseconds a token; asking costs the same however long the t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import islice
 
 from lookahead.config import LookupConfig
 from lookahead.sources.base import Candidate, Observation
@@ -21,13 +23,15 @@ _LENGTHS = (1, 2, 3, 4, 6, 9, 15)  # upper ends of the classes of match length
 _MAX_COUNTED = 24  # suffixes counted per appended token: bounds the work on repetitive text
 _MAX_FOLLOWERS = 6  # followers considered per suffix
 _RANKS = 3
+_SHARE_LIMITS = (0.1, 0.3, 0.6, 0.95)  # classes of the share of the followers' count
 _SHARES = 5
 
 
 class SuffixAutomaton:
     """Suffix automaton with, per state, the counts of the tokens that followed it.
 
-    ``followers[state]`` maps token to count, least recently seen first. State 0 is the empty suffix.
+    ``followers[state]`` maps token to count, least recently seen first. State 0 is the empty
+    suffix.
     """
 
     __slots__ = ("followers", "last", "length", "link", "occurrences", "transitions")
@@ -169,15 +173,12 @@ class PromptLookup:
         if len(counts) == 1:
             ranked = list(counts)
         else:
-            recent = [token for token, _ in zip(reversed(counts), range(3 * _MAX_FOLLOWERS))]
+            recent = islice(reversed(counts), 3 * _MAX_FOLLOWERS)
             ranked = sorted(recent, key=lambda token: -counts[token])[:_MAX_FOLLOWERS]
         for token in ranked:
             if token in taken:
                 continue
             share = counts[token] / total
-            kind = (
-                4 if share > 0.95 and total > 1 else 3 if share > 0.6 else 2 if share > 0.3 else 1
-            )
-            kind = 0 if share <= 0.1 else kind
+            kind = bisect_left(_SHARE_LIMITS, share) if total > 1 else 3
             found.append((token, base + kind * _RANKS + min(len(taken), _RANKS - 1)))
             taken.add(token)
