@@ -75,6 +75,14 @@ class Services:
     wrap: Callable[..., Any] = _wrap
 
 
+def make_engine(services: Services, loaded: LoadedModel, config: Config | None = None) -> Any:
+    """The engine for a loaded model; `BadInput` if it is no model that generates."""
+    try:
+        return services.wrap(loaded.model, config, tokenizer=loaded.tokenizer)
+    except TypeError as error:
+        raise BadInput(f"{error}.") from error
+
+
 @dataclass(frozen=True)
 class ModelChoice:
     """The values of `model_options`."""

@@ -19,6 +19,7 @@ from .common import (
     Services,
     clear_errors,
     default_of,
+    make_engine,
     model_choice,
     model_options,
     note,
@@ -77,10 +78,11 @@ def generate(
     if fitted != options:
         note(f"The context leaves room for {fitted.max_new_tokens} new tokens.")
     with clear_errors(), warnings_as_notes():
-        engine = services.wrap(loaded.model, config, tokenizer=loaded.tokenizer)
+        engine = make_engine(services, loaded, config)
         output = run(engine, loaded, inputs, fitted, painter(show_accepted, silent=as_json))
         reference = decoding.plain(loaded, inputs, fitted) if with_plain else None
-    comparison = decoding.compare(output, reference) if reference else None
+    measuring = engine.stats.seconds_measuring
+    comparison = decoding.compare(output, reference, measuring) if reference else None
     if as_json:
         report = as_object(engine, loaded, length, fitted, output, comparison)
         click.echo(json.dumps(report, ensure_ascii=False))
@@ -193,6 +195,8 @@ def verdict(comparison: dict[str, Any]) -> str:
         f"{comparison['speedup']:.2f}x the speed of plain decoding "
         f"({comparison['seconds']:.2f} s against {comparison['plain_seconds']:.2f} s, one run each)"
     )
+    if comparison["measuring_seconds"] > 0:
+        speed += f", after {comparison['measuring_seconds']:.2f} s that measured the passes' cost"
     if comparison["identical"]:
         return f"Identical to plain decoding; {speed}."
     where = comparison["first_difference"] + 1

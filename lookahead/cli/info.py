@@ -9,11 +9,16 @@ from typing import Any
 
 import click
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from ..model_store import LoadedModel
-from .common import Services, clear_errors, model_choice, model_options, warnings_as_notes
+from .common import (
+    Services,
+    clear_errors,
+    make_engine,
+    model_choice,
+    model_options,
+    warnings_as_notes,
+)
 
 PACKAGES = ("lookahead-decoding", "torch", "transformers", "tokenizers", "flash-attn")
 
@@ -26,7 +31,7 @@ def info(services: Services, as_json: bool, **values: Any) -> None:
     """Show the model, what the engine can do with it, the device, and the versions."""
     loaded = model_choice(values).load_with(services)
     with clear_errors(), warnings_as_notes():
-        engine = services.wrap(loaded.model, tokenizer=loaded.tokenizer)
+        engine = make_engine(services, loaded)
     report = {
         "model": describe_model(loaded),
         "capability": {"mode": str(engine.capability.mode), "reason": engine.capability.reason},
@@ -36,14 +41,11 @@ def info(services: Services, as_json: bool, **values: Any) -> None:
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))
         return
-    console = Console(highlight=False)
     for title, rows in report.items():
-        table = Table(title=title, title_justify="left", show_header=False, box=None)
-        table.add_column(style="bold", min_width=18)
-        table.add_column(overflow="fold")
+        click.secho(title, bold=True)
         for name, value in rows.items():
-            table.add_row(name, str(value))
-        console.print(table)
+            if value not in (None, ""):
+                click.echo(f"  {name:<20}{value}")
 
 
 def describe_model(loaded: LoadedModel) -> dict[str, Any]:

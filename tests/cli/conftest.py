@@ -52,7 +52,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=0,
-        initializer_range=0.5,
+        initializer_range=0.1,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
@@ -75,7 +75,7 @@ class FakeEngine:
             ids[2] = (ids[2] + 1) % 256
         start, passes = 0, 0
         while start < len(ids):
-            if passes == 1 and self.fail is not None:
+            if passes == 6 and self.fail is not None:
                 raise self.fail
             run = ids[start : start + 1 + passes % 3]
             yield Step(run, [SOURCES[(start + i) % 5] for i in range(len(run))], 4, 0.01)
@@ -85,9 +85,13 @@ class FakeEngine:
 
 @dataclass
 class Command:
-    """Runs ``lookahead`` on the tiny model with a fake engine; keeps what `wrap` was given."""
+    """Runs ``lookahead`` on the tiny model, with a fake engine unless ``real``.
+
+    ``wrapped`` keeps what the fake engine's `wrap` was given.
+    """
 
     folder: Path
+    real: bool = False
     engine: dict[str, Any] = field(default_factory=dict)
     wrapped: list[Any] = field(default_factory=list)
 
@@ -99,7 +103,7 @@ class Command:
             return FakeEngine(model, **self.engine)
 
         given = [*arguments, "--model", model or str(self.folder)]
-        services = Services(wrap=wrap)
+        services = Services() if self.real else Services(wrap=wrap)
         return CliRunner().invoke(main, given, input=stdin, obj=services, color=color)
 
 

@@ -71,7 +71,7 @@ def test_damaged_model(command: Command, tmp_path: Path) -> None:
 
 def test_interrupt_ends_with_a_clean_line_and_130(command: Command) -> None:
     command.engine["fail"] = KeyboardInterrupt()
-    result = command("generate", "Hi", "--max-new-tokens", "8")
+    result = command("generate", "Hello", "--max-new-tokens", "30")
     assert result.exit_code == 130
     assert result.stdout != ""  # what had come by then
     assert result.stderr.endswith("\nInterrupted.\n")
@@ -80,6 +80,6 @@ def test_interrupt_ends_with_a_clean_line_and_130(command: Command) -> None:
 
 def test_an_engines_refusal_is_shown_as_a_sentence(command: Command) -> None:
     command.engine["fail"] = ValueError("beam search\nis not supported")
-    result = command("generate", "Hi", "--max-new-tokens", "8")
+    result = command("generate", "Hello", "--max-new-tokens", "30")
     assert result.exit_code == 2
     assert result.stderr.endswith("Error: beam search is not supported\n")
