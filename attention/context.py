@@ -21,17 +21,6 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-class Bias(NamedTuple):
-    """Additive mask of a block of keys.
-
-    `bias`: [batch or 1, 1, rows, keys], 0 where visible, -inf where not.
-    `dead`: [batch or 1, 1, rows] bool, rows without a visible key; None when there is none.
-    """
-
-    bias: Tensor
-    dead: Tensor | None
-
-
 class Spans(NamedTuple):
     """Prefix slots of one batch row under a window.
 
@@ -61,7 +50,7 @@ class TreeContext:
 
     prefix_lens: first tree slot of each batch row, i.e. its committed length counted in cache
         slots, padding included. An int or a single number holds for every row. Host integers are
-        best: a CUDA tensor is copied to the host once.
+        best: a CUDA tensor is copied to the host, as is the mask.
     tree_mask: bool [batch or 1, n, n]; entry (i, j) says that node i attends to node j. A node
         attends to its ancestors and itself; an all-False row is a padding row (it still attends
         to the prefix, and its result is finite).
@@ -69,7 +58,8 @@ class TreeContext:
         `prefix_len + depth`. Default: number of attended nodes minus one, which is the depth when
         the mask is closed under ancestors.
     prefix_starts: first valid slot of each row (left padding before it). Default 0.
-    lens, starts, node_depths: the same, filled in: one host integer per batch row, int64 tensor.
+    lens, starts, host_mask, node_depths: the same, filled in: one host integer per batch row,
+        tensors in host memory, where all masks are built before they move to the device.
 
     Raises ValueError when shapes or values do not fit together.
     """
@@ -80,6 +70,7 @@ class TreeContext:
     prefix_starts: int | Sequence[int] | Tensor = 0
     lens: tuple[int, ...] = field(init=False, repr=False)
     starts: tuple[int, ...] = field(init=False, repr=False)
+    host_mask: Tensor = field(init=False, repr=False)
     node_depths: Tensor = field(init=False, repr=False)
     _derived: dict[tuple[object, ...], object] = field(default_factory=dict, init=False, repr=False)
 
@@ -93,6 +84,7 @@ class TreeContext:
         if not mask.shape[1]:
             raise ValueError("tree_mask must have at least one node.")
         depths = self.depths
+        mask = mask.cpu()
         if depths is None:
             depths = (mask.sum(-1) - 1).clamp_(min=0)
         elif depths.is_floating_point() or depths.shape[-1] != mask.shape[1] or depths.ndim != 2:
@@ -100,6 +92,7 @@ class TreeContext:
                 f"depths must be integers of shape [batch or 1, {mask.shape[1]}]; "
                 f"got {depths.dtype} {tuple(depths.shape)}."
             )
+        depths = depths.cpu()
         lens = _ints(self.prefix_lens, "prefix_lens")
         starts = _ints(self.prefix_starts, "prefix_starts")
         rows = {n for n in (len(lens), len(starts), mask.shape[0], depths.shape[0]) if n != 1}
@@ -109,7 +102,8 @@ class TreeContext:
         lens, starts = (x * count if len(x) == 1 else x for x in (lens, starts))
         if any(s > n for s, n in zip(starts, lens, strict=True)):
             raise ValueError(f"prefix_starts {starts} must not exceed prefix_lens {lens}.")
-        for name, value in (("lens", lens), ("starts", starts), ("node_depths", depths)):
+        filled_in = {"lens": lens, "starts": starts, "host_mask": mask, "node_depths": depths}
+        for name, value in filled_in.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -148,7 +142,14 @@ class TreeContext:
     @property
     def single(self) -> bool:
         """True when the tree is one node attending to itself: plain one-token decoding."""
-        return self.width == 1 and self.derive(("single",), lambda: bool(self.tree_mask.all()))
+        return self.width == 1 and self.derive(("single",), lambda: bool(self.host_mask.all()))
+
+    def effective(self, window: int | None) -> int | None:
+        """The window, or None where it is so wide that it hides nothing in this pass."""
+        if window is None:
+            return None
+        reach = max(n - s for s, n in zip(self.starts, self.lens, strict=True)) + self.max_depth
+        return window if reach >= window else None
 
     def spans(self, window: int | None) -> list[Spans]:
         """Prefix spans per batch row (one entry when all rows are equal)."""
@@ -165,38 +166,3 @@ class TreeContext:
             dense = min(max(start, length + self.max_depth - window + 1), length)
             spans.append(Spans(fringe, max(fringe, dense), length))
         return spans
-
-    def visible(self, slots: Tensor, window: int | None) -> Tensor:
-        """bool [batch or 1, n, m]: which of the given cache slots each node attends to.
-
-        slots: int64 [batch or 1, m]; a negative slot is never visible.
-        """
-        device = slots.device
-        lens, starts = (
-            torch.tensor(x[:1] if self.uniform else x, device=device)[:, None]
-            for x in (self.lens, self.starts)
-        )
-        mask, depths = self.tree_mask.to(device), self.node_depths.to(device)
-        rows = max(slots.shape[0], lens.shape[0], mask.shape[0], depths.shape[0])
-        relative = (slots - lens).expand(rows, -1)
-        in_tree = (relative >= 0) & (relative < self.width)
-        column = relative.clamp(0, self.width - 1)
-        tree = mask.expand(rows, -1, -1).gather(
-            2, column[:, None].expand(rows, self.width, column.shape[1])
-        )
-        in_prefix = (slots >= starts) & (relative < 0)
-        seen = in_prefix[:, None] | (in_tree[:, None] & tree)
-        if window is not None:
-            key_depth = torch.where(in_tree, depths.expand(rows, -1).gather(1, column), relative)
-            seen = seen & (depths[:, :, None] - key_depth[:, None] < window)
-        return seen
-
-    def bias(self, slots: Tensor, window: int | None, group: int, dtype: torch.dtype) -> Bias:
-        """Additive mask over `slots` for queries whose head group is folded into the rows."""
-        seen = self.visible(slots, window).repeat(1, group, 1)[:, None]
-        # Rows start at multiples of 16 elements: CUDA's masked kernels require aligned rows.
-        padded = -(-seen.shape[-1] // 16) * 16
-        bias = torch.zeros(*seen.shape[:-1], padded, dtype=dtype, device=slots.device)
-        bias = bias[..., : seen.shape[-1]].masked_fill_(~seen, -torch.inf)
-        dead = ~seen.any(-1)
-        return Bias(bias, dead if bool(dead.any()) else None)

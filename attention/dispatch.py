@@ -34,9 +34,10 @@ def tree_attention(
     """Exact attention of n tree nodes over a committed prefix and their own ancestors.
 
     q: [batch, heads, n, d]. k, v: [batch, key heads, capacity, d], heads a multiple of key heads;
-        the n tree rows of batch row b are written at slots prefix_lens[b] .. prefix_lens[b]+n-1,
-        what lies behind them is not read. fp32, fp16, bf16 (fp64 on CPU); any strides with a
-        contiguous last dimension, so a preallocated cache is passed as it is.
+        the n tree rows of batch row b are written at slots prefix_lens[b] .. prefix_lens[b]+n-1.
+        Slots that a row does not use (padding, spare capacity) have no influence but must hold
+        finite numbers: allocate caches with zeros. fp32, fp16, bf16 (fp64 on CPU); any strides
+        with a contiguous last dimension, so a preallocated cache is passed as it is.
     prefix_lens, tree_mask, depths, prefix_starts: see `TreeContext`.
     scale: factor on the scores, default d ** -0.5.
     softcap: scores become softcap * tanh(score / softcap) (Gemma 2, arXiv:2408.00118, 2.2).
@@ -76,6 +77,7 @@ def attend(
     """
     check(q, k, v, context, window=window, softcap=softcap, sinks=sinks, backend=backend)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    window = context.effective(window)
     if backend == "auto":
         group = q.shape[1] // k.shape[1]
         backend = choose_backend(context, device=q.device.type, group=group, window=window)

@@ -21,6 +21,7 @@ documentation and checked on meta tensors (shapes) and against a CPU stand-in (v
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -28,8 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .context import Bias
 from .dense import dense_attention
+from .masks import Bias
 
 aten = torch.ops.aten
 Partial = tuple[Tensor, Tensor]
@@ -62,12 +63,18 @@ def unmasked_attention(
 
     k and v may be views into a larger cache (unit stride in the last dimension). keys >= 1.
     """
-    name = kernel_for(q, k, v, softcap)
+    return run_kernel(kernel_for(q, k, v, softcap), q, k, v, scale=scale, softcap=softcap)
+
+
+def run_kernel(
+    name: str, q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float | None = None
+) -> Partial:
+    """`unmasked_attention` by the kernel of that name (see `kernel_for`)."""
     if name == "cpu":
         return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scale)
     if name == "flash":
         return aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)[:2]
-    if name == "efficient" and q.dtype == torch.float32:
+    if name == "efficient":
         return efficient_attention(q, k, v, None, scale=scale)
     return dense_attention(q, k, v, None, scale=scale, softcap=softcap)
 
@@ -99,6 +106,7 @@ def masked_attention(
     return out, lse
 
 
+@functools.cache
 def kvcache_kernel() -> Callable[..., Any] | None:
     """`flash_attn.flash_attn_with_kvcache` where the flash_attn package is installed."""
     if importlib.util.find_spec("flash_attn") is None:

@@ -1,8 +1,9 @@
 """Tree attention through FlexAttention (arXiv:2412.05496), the "flex" backend.
 
 One fused kernel under a mask modification: blocks of keys that no node sees are skipped, softcap
-is a score modification, and nothing of size n by (prefix + n) is stored. Compiling takes seconds
-and happens again when shapes change their kind.
+is a score modification, and nothing of size n by (prefix + n) is stored. Compiling takes seconds.
+The whole cache is passed, used or not, so that its shape stays the same as the prefix grows and
+nothing is compiled again: its unused slots must hold finite numbers.
 
 On CPU PyTorch's compiled kernel returns no lse ("not supported yet", PyTorch 2.13), so there a
 call that needs the lse runs FlexAttention's unfused form: correct, slow, for comparison only.
@@ -29,8 +30,9 @@ from .context import TreeContext
 
 
 @functools.cache
-def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=True)
+def _compiled(device: str) -> Callable[..., Any]:
+    # PyTorch 2.13's CPU template emits an undeclared variable under dynamic shapes.
+    return torch.compile(flex_attention, dynamic=False if device == "cpu" else None)
 
 
 def flex_tree_attention(
@@ -45,11 +47,9 @@ def flex_tree_attention(
     need_lse: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """(out [batch, heads, n, value size], lse [batch, heads, n] or None); arguments are valid."""
-    end = max(s.length for s in context.spans(window)) + context.width
-    k, v = k[:, :, :end], v[:, :, :end]
     block_mask = context.derive(
-        ("flex", window, q.shape[0], end, k.device),
-        lambda: tree_block_mask(context, q.shape[0], end, window, k.device),
+        ("flex", window, q.shape[0], k.shape[2], k.device),
+        lambda: tree_block_mask(context, q.shape[0], k.shape[2], window, k.device),
     )
     options: dict[str, Any] = {
         "score_mod": None if softcap is None else _softcap(softcap),
@@ -58,7 +58,7 @@ def flex_tree_attention(
         "enable_gqa": q.shape[1] != k.shape[1],
     }
     compiled = q.is_cuda or not need_lse
-    run = _compiled() if compiled else _unfused
+    run = _compiled(q.device.type) if compiled else _unfused
     if not need_lse:
         return run(q, k, v, **options), None
     out, aux = run(q, k, v, return_aux=AuxRequest(lse=True), **options)
@@ -79,10 +79,10 @@ def _softcap(softcap: float) -> Callable[..., Tensor]:
 
 
 def tree_block_mask(
-    context: TreeContext, batch: int, end: int, window: int | None, device: torch.device
+    context: TreeContext, batch: int, capacity: int, window: int | None, device: torch.device
 ) -> BlockMask:
-    """Block mask [batch, 1, n, end] of a pass; its mask modification reads n by n entries."""
-    tree = context.tree_mask.to(device).expand(batch, -1, -1)
+    """Block mask [batch, 1, n, capacity] of a pass; its mask modification reads n by n entries."""
+    tree = context.host_mask.to(device).expand(batch, -1, -1)
     depths = context.node_depths.to(device).expand(batch, -1)
     lens, starts = (
         torch.tensor(x, device=device).expand(batch) for x in (context.lens, context.starts)
@@ -99,4 +99,4 @@ def tree_block_mask(
         key_depth = torch.where(relative >= 0, depths[b, node], relative)
         return seen & (depths[b, q] - key_depth < window)
 
-    return create_block_mask(visible, batch, None, context.width, end, device=device)
+    return create_block_mask(visible, batch, None, context.width, capacity, device=device)

@@ -17,7 +17,7 @@ def visible_slots(context: TreeContext, row: int, node: int, window: int | None)
     The prefix sits at positions counted by slot, the nodes at `prefix_len + depth`; a sliding
     window of `window` positions counts the node's own.
     """
-    tree = context.tree_mask[row if context.tree_mask.shape[0] > 1 else 0]
+    tree = context.host_mask[row if context.host_mask.shape[0] > 1 else 0]
     depths = context.node_depths[row if context.node_depths.shape[0] > 1 else 0].tolist()
     start, length = context.row_span(row)
     slots = []

@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .context import Bias, TreeContext
+from .context import TreeContext
 from .flash import efficient_attention, fold_heads, kernel_for, masked_attention
+from .masks import additive, visible_range
 
 
 def one_call_attention(
@@ -42,7 +43,7 @@ def one_call_attention(
     dtype = q.dtype if efficient else wide  # the CUDA kernel wants the query's dtype
     bias = context.derive(
         ("one call", window, fold, dtype, k.device),
-        lambda: _bias(context, low, high, window, fold, dtype, k.device),
+        lambda: additive(visible_range(context, low, high, window), fold, dtype, k.device),
     )
     if efficient:
         keys, values = (x.repeat_interleave(group, 1) for x in (keys, values))
@@ -54,16 +55,3 @@ def one_call_attention(
     rows = fold_heads(q, key_heads)
     out, lse = masked_attention(rows, keys, values, bias, scale=scale, softcap=softcap)
     return out.reshape(batch, heads, nodes, v.shape[-1]), lse.reshape(batch, heads, nodes)
-
-
-def _bias(
-    context: TreeContext,
-    low: int,
-    high: int,
-    window: int | None,
-    group: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Bias:
-    slots = torch.arange(low, high, device=device)[None]
-    return context.bias(slots, window, group, dtype)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .context import Bias, Spans, TreeContext
+from .context import Spans, TreeContext
 from .flash import (
     Partial,
     fold_heads,
@@ -27,6 +27,7 @@ from .flash import (
     masked_attention,
     unmasked_attention,
 )
+from .masks import Bias, additive, visible, visible_range
 from .merge import merge
 
 
@@ -136,23 +137,29 @@ def block_attention(
 def _block(
     context: TreeContext, window: int | None, group: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Bias]:
-    """Slots of the block, [batch or 1, m] (-1 pads the shorter rows), and its mask."""
+    """Cache slots of the block, [batch or 1, m] (unused without a fringe), and its mask."""
     spans = context.spans(window)
+    if len(spans) == 1 and spans[0].fringe_start == spans[0].dense_start:
+        length = spans[0].length
+        seen = visible_range(context, length, length + context.width, window)
+        return torch.empty(0), additive(seen, group, dtype, device)
     fringe = max(s.dense_start - s.fringe_start for s in spans)
     slots = torch.full((len(spans), fringe + context.width), -1, dtype=torch.int64)
     for row, span in zip(slots, spans, strict=True):
         width = span.dense_start - span.fringe_start
         row[:width] = torch.arange(span.fringe_start, span.dense_start)
         row[fringe:] = torch.arange(span.length, span.length + context.width)
-    slots = slots.to(device)
-    return slots, context.bias(slots, window, group, dtype)
+    bias = additive(visible(context, slots, window), group, dtype, device)
+    # Masked or not, what is gathered is multiplied: point padding at a slot that was written.
+    written = torch.tensor([span.length for span in spans])[:, None]
+    return torch.where(slots < 0, written, slots).to(device), bias
 
 
 def _rows_at(x: Tensor, context: TreeContext, window: int | None, slots: Tensor) -> Tensor:
     """Rows of the cache [batch, key heads, capacity, d] at `slots`; a view where possible."""
     spans = context.spans(window)
     if len(spans) > 1:
-        index = slots.clamp(min=0)[:, None, :, None]
+        index = slots[:, None, :, None]
         return x.gather(2, index.expand(-1, x.shape[1], -1, x.shape[3]))
     fringe, dense, length = spans[0]
     if fringe == dense:

@@ -9,7 +9,13 @@ import torch
 from transformers import DynamicCache
 
 from lookahead.attention import TreeContext
-from lookahead.attention.hf import ModelAttention, register, tree_inputs, why_unsupported
+from lookahead.attention.hf import (
+    QUERY_BLOCK,
+    ModelAttention,
+    register,
+    tree_inputs,
+    why_unsupported,
+)
 
 from .models import CONFIGS, STOCK, cached, keep_rows, next_logits, tiny_model
 from .trees import SHAPES, ancestor_mask, parents_of
@@ -46,6 +52,14 @@ def test_without_trees_the_logits_are_exactly_those_of_sdpa(name: str) -> None:
         torch.testing.assert_close(tree(prompt(2, 12)).logits, expected, rtol=1e-4, atol=1e-4)
     else:
         assert torch.equal(tree(prompt(2, 12)).logits, expected)
+
+
+@pytest.mark.parametrize("name", STOCK)
+@torch.no_grad()
+def test_a_long_prefill_with_softcap_or_sinks_runs_in_blocks(name: str) -> None:
+    stock, tree = pair(name)
+    ids = prompt(1, 2 * QUERY_BLOCK - 30)
+    torch.testing.assert_close(tree(ids).logits, stock(ids).logits, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("backend", NAMES)
@@ -160,12 +174,12 @@ def test_greedy_decoding_by_trees_gives_the_tokens_of_stock_generate(name: str) 
 def test_a_feature_that_would_be_lost_is_refused(
     features: dict[str, Any], module: dict[str, Any], message: str
 ) -> None:
-    layer = torch.nn.Module()
+    layer: Any = torch.nn.Module()
     if "kind" in module:
-        layer.config = type("Config", (), {"layer_types": [module["kind"]]})()  # type: ignore[assignment]
-        layer.layer_idx = 0  # type: ignore[assignment]
+        layer.config = type("Config", (), {"layer_types": [module["kind"]]})()
+        layer.layer_idx = 0
     if "is_cross_attention" in module:
-        layer.is_cross_attention = True  # type: ignore[assignment]
+        layer.is_cross_attention = True
     q = torch.zeros(1, 2, 3, 8)
     context = TreeContext(0, torch.eye(3, dtype=torch.bool)[None])
     attention = ModelAttention()
