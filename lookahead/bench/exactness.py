@@ -264,7 +264,7 @@ def _in_chunks(model: Any, ids: torch.Tensor, start: int, width: int) -> torch.T
 
     The prompt is one pass, as in plain decoding; the continuation goes in passes of ``width``.
     """
-    cache = {_cache_name(model): DynamicCache(config=model.config)}
+    cache = {cache_argument(model): DynamicCache(config=model.config)}
     parts = [model(input_ids=ids[:, :start], use_cache=True, **cache).logits[0, -1:]]
     for begin in range(start, ids.shape[1] - 1, width):
         chunk = ids[:, begin : min(begin + width, ids.shape[1] - 1)]
@@ -272,7 +272,10 @@ def _in_chunks(model: Any, ids: torch.Tensor, start: int, width: int) -> torch.T
     return torch.cat(parts).float()
 
 
-def _cache_name(model: Any) -> str:
-    """Transformers is renaming ``past_key_values`` to ``cache``; the old name warns."""
+def cache_argument(model: Any) -> str:
+    """Name of the argument that takes a cache.
+
+    Transformers is renaming ``past_key_values`` to ``cache``, and the old name warns.
+    """
     parameters = inspect.signature(model.forward).parameters
     return "cache" if "cache" in parameters else "past_key_values"

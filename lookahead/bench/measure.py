@@ -42,6 +42,7 @@ class Summary:
     """Figures of one method on one category (``"all"`` for everything).
 
     ``speedup`` and ``median_speedup`` include the prefill, ``decode_speedup`` leaves it out.
+    ``seconds_once`` (see :class:`Row`) is in none of the other figures.
     ``pass_cost`` is the mean time of a pass over that of plain decoding's pass, host work
     included. ``tokens_by_position`` gives tokens per pass by ``POSITION_BIN`` output positions.
     ``predicted_speedup`` comes from tokens per pass and the costs of the widths used, see
@@ -54,6 +55,7 @@ class Summary:
     tokens: int
     seconds: float
     seconds_prefill: float
+    seconds_once: float
     tokens_per_second: float
     decode_tokens_per_second: float
     speedup: Interval
@@ -178,6 +180,7 @@ def _summary(
         tokens=tokens,
         seconds=seconds,
         seconds_prefill=sum(r.seconds_prefill for r in rows),
+        seconds_once=sum(r.seconds_once for r in rows),
         tokens_per_second=tokens / seconds,
         decode_tokens_per_second=rate,
         speedup=bootstrap(pairs, "sums"),

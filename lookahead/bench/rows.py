@@ -21,6 +21,8 @@ class Row:
     ``case`` names prompt and turn. ``equal`` tells whether the tokens are those of plain decoding
     in the same run (None where equality is not promised); ``verdict`` is the exactness verdict
     where they are not. ``stats`` is ``Stats.to_dict()`` of the engine, None for other methods.
+    ``seconds_once`` is what the engine spent on measuring the machine, once in its life; it is not
+    in ``seconds`` and ``seconds_prefill``, because a cold engine would pay it for every prompt.
     """
 
     case: str
@@ -37,6 +39,7 @@ class Row:
     equal: bool | None = None
     verdict: dict[str, Any] | None = None
     stats: dict[str, Any] | None = field(default=None, repr=False)
+    seconds_once: float = 0.0
 
     @classmethod
     def from_timing(

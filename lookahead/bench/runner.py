@@ -155,7 +155,16 @@ class Run:
             method.modules(),
         )
         row = Row.from_timing(case.name, case.prompt.category, method.name, ids, timing)
-        return replace(row, stats=method.stats(), passes=method.passes() or timing.passes)
+        stats = method.stats()
+        once = stats["seconds_measuring"] if stats else 0.0
+        return replace(
+            row,
+            seconds=row.seconds - once,
+            seconds_prefill=row.seconds_prefill - once,
+            seconds_once=once,
+            stats=stats,
+            passes=method.passes() or timing.passes,
+        )
 
     def _compare(self, method: Method, row: Row, plain: Row, case: Case) -> Row:
         settings = self._settings

@@ -6,9 +6,12 @@ from typing import Any
 
 import click
 
+from .bench import bench
+from .chat import chat
 from .common import Services, note
 from .generate import generate
 from .info import info
+from .verify import verify
 
 
 class InterruptibleGroup(click.Group):
@@ -34,5 +37,5 @@ def main(ctx: click.Context) -> None:
         ctx.obj = Services()
 
 
-for command in (generate, info):
+for command in (generate, chat, bench, verify, info):
     main.add_command(command)
