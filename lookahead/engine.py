@@ -27,7 +27,8 @@ from lookahead.emission import Emitter
 from lookahead.handover import config_reason, inputs_reason, stream_tokens
 from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
-from lookahead.model import Passes, Target
+from lookahead.model import Target
+from lookahead.passes import Passes
 from lookahead.stats import Stats, Step
 
 
@@ -73,10 +74,23 @@ class Engine:
         self.config = config or Config()
         self.tokenizer = tokenizer
         self.stats = Stats()
-        self._passes = Passes(model, self.config.prepack)
+        self._passes = Passes(model, copied=self.config.prepack)
         self._memory = Memory(self.config, sources)
         self._warned: set[str] = set()
-        self.capability: Capability = find_capability(model, self._passes.module())
+        self.capability = self._try_passes()
+
+    def _try_passes(self) -> Capability:
+        """Take the cheapest kind of pass in which the model can verify trees, else the best."""
+        found: dict[str, Capability] = {}
+        for kind in self._passes.kinds:
+            self._passes.use(kind)
+            found[kind] = find_capability(self.model, self._passes.module())
+            if found[kind].mode == "tree":
+                return found[kind]
+        best = "chain" if any(c.mode == "chain" for c in found.values()) else "plain"
+        kind = next(kind for kind, c in found.items() if c.mode == best)
+        self._passes.use(kind)
+        return found[kind]
 
     @property
     def pool(self) -> Any:

@@ -21,15 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lookahead.attention import TreeContext, hf
 from lookahead.kv_cache import TreeCache
 from lookahead.masks import LayerKinds, MaskBuilder
-from lookahead.packed import (
-    can_pack,
-    cannot_copy,
-    pack_linears,
-    shared_copy,
-    weights_version,
-)
 from lookahead.tree import TokenTree
 
 _PAD_NODE = 0  # token id of padding nodes; their logits are never read
@@ -57,41 +51,6 @@ def position_limits(config: Any) -> list[tuple[int, bool]]:
     return limits
 
 
-class Passes:
-    """The module that runs the engine's passes: the model, or a copy with cheaper linear layers.
-
-    ``module()`` returns it, made anew where the model's weights have changed since. ``reason`` says
-    why no copy is used, empty where one is.
-    """
-
-    def __init__(self, model: Any, prepack: bool) -> None:
-        self._model = model
-        self._version: Any = None
-        self._copy: Any = None
-        self.packed = 0
-        self.reason = "" if prepack else "prepacking is switched off"
-
-    def module(self) -> Any:
-        if self.reason:
-            return self._model
-        version = weights_version(self._model)
-        if version != self._version:
-            self._version = version
-            self._copy = self._make()
-        return self._copy or self._model
-
-    def _make(self) -> Any:
-        self.packed = 0
-        self.reason = cannot_copy(self._model)
-        if not self.reason and not any(can_pack(module) for module in self._model.modules()):
-            self.reason = "no linear layer of it can be prepacked"
-        if self.reason:
-            return None
-        made = shared_copy(self._model)
-        self.packed = pack_linears(made)
-        return made.eval()
-
-
 @dataclass
 class Prompt:
     """Result of a prefill. ``logits`` [batch, kept, vocabulary]; ``cache`` as the caller knows
@@ -112,6 +71,7 @@ class Target:
         self._cache: TreeCache
         self._masks: MaskBuilder | None = None
         self._limits = position_limits(text_config(module))
+        self._tree_attention = text_config(module)._attn_implementation == hf.NAME
 
     @property
     def lengths(self) -> list[int]:
@@ -148,6 +108,9 @@ class Target:
         if self._mode == "tree":
             kinds = LayerKinds.of(text_config(self._module))
             self._masks = MaskBuilder(kinds, valid, self._module.dtype)
+            self._padding = valid.argmax(1).tolist()
+            left_padded = (valid.sum(1) == length - valid.argmax(1)).all()
+            self._tree_attention = self._tree_attention and bool(left_padded)
         return Prompt(outputs.logits, prompt_cache, length)
 
     def verify(self, trees: Sequence[TokenTree | None], held: Sequence[int]) -> Tensor:
@@ -191,7 +154,23 @@ class Target:
             return {"attention_mask": self._chain_mask(starts[0] + n)}
         if n == 1 and self._masks.plain and len(set(starts)) == 1:
             return {}
+        if self._tree_attention:
+            return self._context(trees, lengths, n)
         return {"attention_mask": self._masks(trees, starts, lengths, n, self.device)}
+
+    def _context(
+        self, trees: Sequence[TokenTree | None], lengths: list[int], n: int
+    ) -> dict[str, Any]:
+        masks = np.zeros((len(trees), n, n), dtype=np.bool_)
+        depths = np.zeros((len(trees), n), dtype=np.int64)
+        for row, tree in enumerate(trees):
+            if tree is not None:
+                masks[row, : len(tree), : len(tree)] = tree.mask()
+                depths[row, : len(tree)] = tree.depths
+        context = TreeContext(
+            list(lengths), torch.from_numpy(masks), torch.from_numpy(depths), self._padding
+        )
+        return hf.tree_inputs(context)
 
     def _chain_mask(self, slots: int) -> Tensor:
         mask = self._mask_2d

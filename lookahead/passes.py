@@ -1,0 +1,62 @@
+"""The module that runs the engine's passes: the model, or a copy with cheaper passes.
+
+What can be gained is tried in order: a copy whose linear layers are prepacked and whose attention
+is ``lookahead.attention``; the same with the attention that the model has; the model as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lookahead.attention import hf
+from lookahead.packed import can_pack, cannot_copy, pack_linears, shared_copy, weights_version
+
+COPY_WITH_TREE_ATTENTION, COPY, MODEL = "copy with tree attention", "copy", "model"
+
+
+class Passes:
+    """Makes the module for a model and keeps it up to date.
+
+    ``kind`` is one of the three kinds above; ``reason`` says why no copy is made, empty where one
+    is; ``packed`` counts prepacked layers.
+    """
+
+    def __init__(self, model: Any, *, copied: bool = True) -> None:
+        self._model = model
+        self._version: Any = None
+        self._module: Any = None
+        self.packed = 0
+        self.reason = cannot_copy(model) if copied else "prepacking is switched off"
+        self.kinds = [MODEL] if self.reason else self._possible()
+        self.kind = self.kinds[0]
+
+    def _possible(self) -> list[str]:
+        kinds = [MODEL]
+        if any(can_pack(module) for module in self._model.modules()):
+            kinds.insert(0, COPY)
+        plain_attention = self._model.config._attn_implementation in ("sdpa", None)
+        if plain_attention and hf.why_unsupported(self._model) is None:
+            kinds.insert(0, COPY_WITH_TREE_ATTENTION)
+        return kinds
+
+    def use(self, kind: str) -> None:
+        """Run passes on this kind of module from now on."""
+        self.kind = kind
+        self._version = None
+
+    def module(self) -> Any:
+        """The module, made anew where weights of the model have changed since."""
+        if self.kind == MODEL:
+            return self._model
+        version = weights_version(self._model)
+        if version != self._version:
+            self._module = self._make()
+            self._version = version
+        return self._module
+
+    def _make(self) -> Any:
+        made: Any = shared_copy(self._model)
+        self.packed = pack_linears(made)
+        if self.kind == COPY_WITH_TREE_ATTENTION:
+            made.set_attn_implementation(hf.register())
+        return made.eval()
