@@ -4,7 +4,7 @@
     CPU      aten._scaled_dot_product_flash_attention_for_cpu  fp64 32 16 bf16   folded
     CUDA     flash_attn.flash_attn_with_kvcache, if installed  fp16 bf16         folded
     CUDA     aten._scaled_dot_product_flash_attention          fp16 bf16         folded
-    CUDA     aten._scaled_dot_product_efficient_attention      fp32, else any    folded
+    CUDA     aten._scaled_dot_product_efficient_attention      fp32, old GPUs    folded
     other    two matrix products (`dense.py`)                  any               folded
 
 "Folded": heads that share a key head become more query rows, [batch, key heads, group * n, d].
@@ -52,8 +52,18 @@ def kernel_for(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> str:
     if device == "cpu":
         return "cpu"
     if device == "cuda" and size % 8 == 0 and size <= 256:
-        return "flash" if dtype in (torch.float16, torch.bfloat16) else "efficient"
+        half = dtype in (torch.float16, torch.bfloat16)
+        if half and flash_generation(q.device):
+            return "flash"
+        if half or dtype == torch.float32:
+            return "efficient"
     return "dense"
+
+
+@functools.cache
+def flash_generation(device: torch.device) -> bool:
+    """FlashAttention-2 needs compute capability 8.0 (Ampere) or later."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def unmasked_attention(
@@ -117,10 +127,11 @@ def kvcache_kernel() -> Callable[..., Any] | None:
 
 
 def kvcache_fits(q: Tensor, v: Tensor) -> bool:
-    """What flash_attn takes: CUDA, fp16 or bf16, head size a multiple of 8 up to 256."""
+    """What flash_attn takes: Ampere or later, fp16 or bf16, head size a multiple of 8 up to 256."""
     size = q.shape[-1]
     half = q.dtype in (torch.float16, torch.bfloat16)
-    return q.is_cuda and half and size % 8 == 0 and size <= 256 and v.shape[-1] == size
+    fits = half and size % 8 == 0 and size <= 256 and v.shape[-1] == size
+    return fits and q.is_cuda and flash_generation(q.device)
 
 
 def kvcache_attention(
