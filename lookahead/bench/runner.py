@@ -52,6 +52,16 @@ def list_cases(prompts: Sequence[Prompt]) -> list[Case]:
     return [Case(number, prompt, turn) for number, (prompt, turn) in enumerate(turns)]
 
 
+def check_length(model: Any, case: Case, length: int, new_tokens: int) -> None:
+    """Raise ValueError where ``length`` tokens and the new ones outgrow the model's context."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and length + new_tokens > limit:
+        raise ValueError(
+            f"prompt {case.name} has {length} tokens, and {new_tokens} new ones do not fit the "
+            f"model's context of {limit}: ask for fewer or leave it out"
+        )
+
+
 class Run:
     """A benchmark run: what it measures with what.
 
@@ -100,7 +110,7 @@ class Run:
             rows = kept.get(case.name)
             if rows is None:
                 ids = encode(self._tokenizer, case.prompt, replies.get(case.prompt.question_id, []))
-                self._check_length(case, len(ids))
+                check_length(self._model, case, len(ids), self._settings.max_new_tokens)
                 if not warmed:
                     self._warm_up(prompts)
                     warmed = True
@@ -118,14 +128,6 @@ class Run:
             cases.setdefault(row.case, []).append(row)
         names = {method.name for method in self._methods}
         return {c: rows for c, rows in cases.items() if {row.method for row in rows} == names}
-
-    def _check_length(self, case: Case, length: int) -> None:
-        limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        if limit is not None and length + self._settings.max_new_tokens > limit:
-            raise ValueError(
-                f"prompt {case.name} has {length} tokens, and {self._settings.max_new_tokens} new "
-                f"ones do not fit the model's context of {limit}: ask for fewer or leave it out"
-            )
 
     def _warm_up(self, prompts: Sequence[Prompt]) -> None:
         """One generation by each method, after the longest prompt."""

@@ -1,0 +1,146 @@
+"""``lookahead bench`` and ``lookahead verify`` from the command line, on a tiny model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lookahead.bench.runner import Run
+from lookahead.call import Call
+from lookahead.cli import main
+
+METHODS = ["--method", "hf-lookup", "--method", "suffix"]
+FILES = ["acceptance.png", "pass_cost.png", "report.json", "report.md", "rows.jsonl"]
+
+
+@pytest.fixture
+def call(model_folder: Path, tmp_path: Path) -> Any:
+    """Runs a command with the tiny model, two short prompts and few tokens."""
+    prompts = tmp_path / "mine.txt"
+    prompts.write_text("abcabcabc\n---\nhello hello\n")
+
+    def run(command: str, *arguments: str, tokens: int = 12) -> Result:
+        given = ["--model", str(model_folder), "--prompts", str(prompts), "--per-category", "0"]
+        size = ["--max-new-tokens", str(tokens)]
+        return CliRunner().invoke(main, [command, *given, *size, *arguments])
+
+    return run
+
+
+def last_json(result: Result) -> Any:
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_bench_ends_with_json_and_writes_its_files(call: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = call("bench", *METHODS, "--out", str(out), "--profile")
+    assert result.exit_code == 0, result.output
+    values = last_json(result)
+    assert values["complete"] is True and values["cases"] == 2
+    assert json.loads((out / "report.json").read_text()) == values
+    names = [s["method"] for s in values["summaries"] if s["category"] == "all"]
+    assert names == ["plain", "hf-lookup", "suffix"]
+    assert all(s["equal"] == s["compared"] == 2 for s in values["summaries"] if s["cases"] == 2)
+    assert set(FILES) <= {path.name for path in out.iterdir()}
+    assert "all categories" in result.stdout and "where the time goes" in result.stdout
+    assert "| suffix |" in (out / "report.md").read_text()
+
+
+def test_bench_does_not_overwrite_a_run_and_resumes_it(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    run_case = Run._run_case
+
+    def interrupted(self: Run, case: Any, *arguments: Any) -> Any:
+        if case.number == 1:
+            raise KeyboardInterrupt
+        return run_case(self, case, *arguments)
+
+    monkeypatch.setattr(Run, "_run_case", interrupted)
+    result = call("bench", *METHODS, "--out", str(out))
+    assert result.exit_code == 130
+    partial = last_json(result)
+    assert partial["complete"] is False and partial["cases"] == 1
+
+    monkeypatch.undo()
+    result = call("bench", *METHODS, "--out", str(out))
+    assert result.exit_code == 2 and "--resume" in result.stderr
+    result = call("bench", *METHODS, "--out", str(out), "--resume", tokens=13)
+    assert result.exit_code == 2 and "max_new_tokens" in result.stderr
+    result = call("bench", *METHODS, "--out", str(out), "--resume")
+    assert result.exit_code == 0, result.output
+    assert last_json(result)["cases"] == 2
+
+
+def break_the_accept_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Call._read
+
+    def broken(self: Call, row: Any) -> None:
+        read(self, row)
+        row.picks = [(pick + 1) % 250 for pick in row.picks]
+
+    monkeypatch.setattr(Call, "_read", broken)
+
+
+def test_bench_aborts_on_a_bug_without_a_traceback(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_the_accept_rule(monkeypatch)
+    result = call("bench", *METHODS)
+    assert result.exit_code == 1
+    assert "suffix differs from plain decoding at token 0 of mine-1" in result.stderr
+
+
+def test_verify_is_silent_about_equal_text_and_fails_on_a_bug(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = call("verify")
+    assert result.exit_code == 0, result.output
+    assert "2 equal, 0 rounding ties, 0 bugs in 2 texts (float32, mode tree)" in result.stderr
+    values = last_json(call("verify", "--json", "--temperature", "0.8", "--seed", "4"))
+    assert values["counts"] == {"equal": 2, "rounding tie": 0, "BUG": 0}
+    assert values["settings"]["do_sample"] is True
+    break_the_accept_rule(monkeypatch)
+    result = call("verify")
+    assert result.exit_code == 1
+    assert "2 bugs" in result.stderr and "BUG" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["bench", "verify"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--category", "magic"], "no prompts of category magic"),
+        (["--prompts", "nowhere.jsonl"], "cannot read prompts from nowhere.jsonl"),
+        (["--per-category", "-1"], "at least 1"),
+        (["--temperature", "0"], "temperature"),
+        (["--threads", "0"], "threads"),
+        (["--max-new-tokens", "60"], "context of 64"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    call: Any, command: str, arguments: list[str], message: str
+) -> None:
+    result = call(command, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "magic"], "no method magic"),
+        (["--method", "assisted"], "draft model"),
+        (["--resume"], "--resume needs --out"),
+    ],
+)
+def test_bad_input_to_bench_is_one_clear_line(
+    call: Any, arguments: list[str], message: str
+) -> None:
+    result = call("bench", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
