@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -107,8 +108,8 @@ class Call:
             row = Row(index, drafter, tokens[-1], Plan(TokenTree(tokens[-1])), began=begin)
             self._recycle_prompt(row, prompt.logits[index], tokens)
             row.logits = prompt.logits[index, -1:]
-            self._read(row)
             self.rows.append(row)
+        self._read(self.rows, prompt.logits[:, -1:])
         self._measure_cost()
         self.stats.seconds_prefill = time.perf_counter() - begin
 
@@ -169,13 +170,16 @@ class Call:
         for row in rows:
             row.logits = logits[row.index, : len(row.plan.tree)]
             row.node, row.path, row.run, row.in_prompt = 0, [0], [], False
-        if logits.device.type == "cuda":
-            torch.cuda.synchronize(logits.device)
         ran = time.perf_counter()
-        for row in rows:
-            self._read(row)
+        self._read(
+            rows,
+            logits[[row.index for row in rows]] if len(rows) > 1 else logits[rows[0].index][None],
+        )
+        if logits.device.type != "cpu":  # only the transfer waits for the device
+            ran = time.perf_counter()
         width = max(len(row.plan.tree) for row in rows)
         self._memory.cost.learn(width, context, ran - planned)
+        self.stats.predicted_cost += float(cost.relative[min(width, len(cost.relative) - 1)])
         self._count_pass(rows, width, planned - begin, ran - planned, time.perf_counter() - ran)
 
     def _draft(self, row: Row, cost: Any) -> Plan:
@@ -190,24 +194,34 @@ class Call:
             return plan
         return row.drafter.draft(row.last, cost, nodes, room)
 
-    def _read(self, row: Row) -> None:
-        """Bring to the host what the pass says at each node: picks and likeliest tokens."""
-        logits = row.logits
-        assert logits is not None
-        if self._noise is None:
-            highest, picks = logits.float().max(-1)
-            if self._emitter.takes_argmax and bool(torch.isnan(highest).any()):
-                raise ValueError(nan_message(row.emitted))
-            row.picks = picks.tolist()
-        elif self._memory.config.jacobi.enabled and row.plan.window:
-            row.picks = self._guess_with_noise(row, logits)
-        else:
-            row.picks = logits.argmax(-1).tolist()
-        if row.drafter.wants_top_tokens:
-            tokens, probs = top_tokens(logits, self._memory.config.recycling.top_k)
-            row.top = (tokens.tolist(), probs.tolist())
+    def _read(self, rows: Sequence[Row], logits: Tensor) -> None:
+        """Bring to the host what a pass says at each node, in one transfer.
 
-    def _guess_with_noise(self, row: Row, logits: Tensor) -> list[int]:
+        ``logits`` [rows, nodes, vocabulary]: picks, and the likeliest tokens for recycling.
+        """
+        highest, picks = logits.float().max(-1)
+        for i, row in enumerate(rows):
+            if self._noise is not None and row.plan.window:
+                nodes = len(row.plan.tree)
+                picks[i, :nodes] = self._guess_with_noise(row, logits[i, :nodes])
+        columns = [picks.double()[..., None], highest.double()[..., None]]
+        recycling = self._memory.config.recycling
+        k = min(recycling.top_k, logits.shape[-1]) if recycling.enabled else 0
+        if k:
+            tokens, probs = top_tokens(logits, k)
+            columns += [tokens.double(), probs.double()]  # a double holds any token id exactly
+        host = torch.cat(columns, dim=-1).cpu().numpy()
+        if self._emitter.takes_argmax and np.isnan(host[..., 1]).any():
+            raise ValueError(nan_message(rows[0].emitted))
+        ids = host[..., [0, *range(2, 2 + k)]].astype(np.int64).tolist()
+        chances = host[..., 2 + k :].tolist()
+        for i, row in enumerate(rows):
+            nodes = len(row.plan.tree)
+            row.picks = [entry[0] for entry in ids[i][:nodes]]
+            if k:
+                row.top = ([entry[1:] for entry in ids[i][:nodes]], chances[i][:nodes])
+
+    def _guess_with_noise(self, row: Row, logits: Tensor) -> Tensor:
         assert self._noise is not None
         if not self._memory.config.jacobi.shared_noise:
             noise = torch.empty_like(logits, dtype=torch.float32).exponential_(
@@ -216,7 +230,7 @@ class Call:
         else:
             draws = [self._noise.at(row.emitted + d)[row.index] for d in row.plan.tree.depths]
             noise = torch.stack(draws)
-        return self._guess_picks(logits, noise).tolist()
+        return self._guess_picks(logits, noise)
 
     def _count_pass(
         self, rows: Sequence[Row], width: int, planning: float, model: float, picking: float

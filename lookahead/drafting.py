@@ -49,11 +49,6 @@ class Drafter:
                 born.append(owed)
         return born
 
-    @property
-    def wants_top_tokens(self) -> bool:
-        """Whether a pass should bring the likeliest tokens of each node."""
-        return self._memory.config.recycling.enabled
-
     def draft(self, root_token: int, cost: CostTable, max_nodes: int, max_depth: int) -> Plan:
         """The tree for the next pass; ``max_depth`` guesses may still be emitted after the root."""
         plan = self._planner.plan(

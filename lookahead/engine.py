@@ -23,6 +23,8 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from lookahead.call import Call
 from lookahead.capability import Capability, find_capability
 from lookahead.config import Config
+from lookahead.cost import load_cost, save_cost
+from lookahead.cost_store import cost_path
 from lookahead.emission import Emitter
 from lookahead.handover import config_reason, inputs_reason, stream_tokens
 from lookahead.loop import decode
@@ -30,6 +32,9 @@ from lookahead.memory import Memory, SourceFactory
 from lookahead.model import Target
 from lookahead.passes import Passes
 from lookahead.stats import Stats, Step
+
+
+_WORTH_KEEPING = 0.2  # seconds of measuring below which a cost curve is not kept
 
 
 @dataclass
@@ -78,6 +83,14 @@ class Engine:
         self._memory = Memory(self.config, sources)
         self._warned: set[str] = set()
         self.capability = self._try_passes()
+        if self.config.remember_cost:
+            known = load_cost(cost_path(model, self._passes))
+            self._memory.cost = known or self._memory.cost
+
+    def _remember_cost(self) -> None:
+        """Keep the measured cost for later runs, where measuring took noticeable time."""
+        if self.config.remember_cost and self.stats.seconds_measuring > _WORTH_KEEPING:
+            save_cost(cost_path(self.model, self._passes), self._memory.cost)
 
     def _try_passes(self) -> Capability:
         """Take the cheapest kind of pass in which the model can verify trees, else the best."""
@@ -138,6 +151,7 @@ class Engine:
             if step is None:
                 break
             yield step
+        self._remember_cost()
         if streamer is not None:
             streamer.end()
 
@@ -252,6 +266,7 @@ class Engine:
         return call, returns_cache
 
     def _result(self, call: Call, prepared: Prepared, streamer: Any, returns_cache: bool) -> Any:
+        self._remember_cost()
         if streamer is not None:
             streamer.end()
         cache = call.prompt_cache

@@ -50,13 +50,18 @@ class Stats:
     seconds_planning: float = 0.0
     seconds_picking: float = 0.0
     predicted_tokens: float = 0.0
-    predicted_speedup: float = 1.0
+    predicted_cost: float = 0.0
     mode: str = "tree"
 
     @property
     def tokens_per_pass(self) -> float:
         """Mean tokens per pass after the prefill (the prefill itself gives one per row)."""
         return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def predicted_speedup(self) -> float:
+        """Speedup over single-token passes that the planner expected, host time left out."""
+        return self.predicted_tokens / self.predicted_cost if self.predicted_cost else 1.0
 
     @property
     def nodes_per_pass(self) -> float:
@@ -91,6 +96,7 @@ class Stats:
         return {
             **asdict(self),
             "tokens_per_pass": self.tokens_per_pass,
+            "predicted_speedup": self.predicted_speedup,
             "nodes_per_pass": self.nodes_per_pass,
             "seconds_outside": self.seconds_outside,
             "share_outside": self.share_outside,
