@@ -115,11 +115,13 @@ class Output:
         ids: new token ids, without the prompt.
         text: their text, without special tokens.
         seconds: wall time, prefill included.
+        sources: who guessed each token, "model" for nobody; empty for plain decoding.
     """
 
     ids: list[int]
     text: str
     seconds: float
+    sources: tuple[str, ...] = ()
 
 
 def seeded(options: DecodingOptions) -> None:

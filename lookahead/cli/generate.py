@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from io import TextIOWrapper
 from typing import Any
 
@@ -90,7 +91,7 @@ def generate(
     click.echo()
     note(summary(engine, fitted, output))
     if show_accepted:
-        note(legend(engine.stats.accepted))
+        note(legend(Counter(output.sources)))
     if comparison:
         note(verdict(comparison))
 
@@ -135,15 +136,17 @@ def run(
     """Decode with the engine and show each piece of text with the source of its last token."""
     stream, source = TextStream(loaded.tokenizer), "model"
     ids: list[int] = []
+    sources: list[str] = []
     start = time.perf_counter()
     for token, source in decoding.engine_tokens(engine, inputs, options):
         ids.append(token)
+        sources.append(source)
         if piece := stream.push(token):
             show(piece, source)
     seconds = time.perf_counter() - start
     if piece := stream.finish():
         show(piece, source)
-    return Output(ids, decode(loaded.tokenizer, ids), seconds)
+    return Output(ids, decode(loaded.tokenizer, ids), seconds, tuple(sources))
 
 
 def as_object(
@@ -159,6 +162,7 @@ def as_object(
     return {
         "text": output.text,
         "token_ids": output.ids,
+        "sources": output.sources,
         "prompt_tokens": prompt_tokens,
         "model": str(loaded.path),
         "origin": loaded.origin,
@@ -180,13 +184,12 @@ def summary(engine: Any, options: DecodingOptions, output: Output) -> str:
     return line if options.seed is None else f"{line}, seed {options.seed}"
 
 
-def legend(accepted: dict[str, int]) -> str:
+def legend(counts: Mapping[str, int]) -> str:
     """The colours, with how many tokens each source guessed right."""
     parts = [
-        f"{click.style(name, fg=colour)} {accepted.get(name, 0)}"
-        for name, colour in COLOURS.items()
+        f"{click.style(name, fg=colour)} {counts.get(name, 0)}" for name, colour in COLOURS.items()
     ]
-    return "Guessed by: " + ", ".join(parts) + "; uncoloured: the model alone."
+    return f"Guessed by: {', '.join(parts)}; uncoloured: the model alone."
 
 
 def verdict(comparison: dict[str, Any]) -> str:

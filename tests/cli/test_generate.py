@@ -81,7 +81,9 @@ def test_show_accepted_colours_text_without_changing_it(command: Command) -> Non
     assert click.unstyle(coloured.stdout) == plain.stdout
     for source in SOURCES[1:]:
         assert click.style("", fg=COLOURS[source], reset=False) in coloured.stdout
-        assert source in coloured.stderr
+    found = object_of(command, "Hello", "--max-new-tokens", "20")
+    assert found["sources"] == [SOURCES[i % 5] for i in range(20)]
+    assert "jacobi 4, ngram_pool 4, prompt_lookup 4, recycling 4;" in plain.stderr
 
 
 def test_compare_reports_equality_and_speedup(command: Command) -> None:
