@@ -88,7 +88,7 @@ class Emitter:
         batch, self.prompt_length = input_ids.shape
         self.ids = input_ids.new_zeros((batch, capacity))
         self.ids[:, : self.prompt_length] = input_ids
-        self.processors = processors
+        self.processors = logits_process.LogitsProcessorList(processors)
         self.stopping = Stopping(criteria)
         returns = config.return_dict_in_generate
         self.scores: list[Tensor] | None = [] if returns and config.output_scores else None
@@ -133,6 +133,10 @@ class Emitter:
     def append(self, row: int, emitted: int, token: int) -> None:
         """Put the token of output position ``emitted`` of a row in its place."""
         self.ids[row, self.prompt_length + emitted] = token
+
+    def scores_so_far(self) -> tuple[Tensor, ...] | None:
+        """Scores of the steps so far where they are kept, as plain decoding shows them."""
+        return tuple(self.scores) if self.scores is not None else None
 
     def output(self, emitted: int) -> Tensor:
         """int64 [batch, prompt + emitted], a tensor of its own."""
