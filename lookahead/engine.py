@@ -33,7 +33,6 @@ from lookahead.model import Target
 from lookahead.passes import Passes
 from lookahead.stats import Stats, Step
 
-
 _WORTH_KEEPING = 0.2  # seconds of measuring below which a cost curve is not kept
 
 
@@ -275,11 +274,11 @@ class Engine:
         ids = call.output()
         if not prepared.generation_config.return_dict_in_generate:
             return ids
-        scores, logits = call.kept()
+        logits = call.emitter.logits
         return GenerateDecoderOnlyOutput(
             sequences=ids,
-            scores=scores,
-            logits=logits,
+            scores=call.emitter.scores_so_far(),
+            logits=tuple(logits) if logits is not None else None,
             attentions=None,
             hidden_states=None,
             cache=cache,

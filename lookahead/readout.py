@@ -1,0 +1,42 @@
+"""What a pass says at each node, brought to the host in one transfer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookahead.sampling import top_tokens
+
+
+@dataclass(frozen=True)
+class Readout:
+    """Lists by row and node: picks; likeliest tokens and their probabilities, k each.
+
+    ``finite`` is False where the largest logit of a node is NaN.
+    """
+
+    picks: list[list[int]]
+    tokens: list[list[list[int]]]
+    probs: list[list[list[float]]]
+    finite: bool
+
+
+def read_nodes(logits: Tensor, picks: Tensor | None, k: int) -> Readout:
+    """Read ``logits`` [rows, nodes, vocabulary]; ``picks`` [rows, nodes], None for the argmax."""
+    highest, best = logits.float().max(-1)
+    columns = [(best if picks is None else picks).double()[..., None], highest.double()[..., None]]
+    k = min(k, logits.shape[-1])
+    if k:
+        tokens, probs = top_tokens(logits, k)
+        columns += [tokens.double(), probs.double()]  # a double holds any token id exactly
+    host = torch.cat(columns, dim=-1).cpu().numpy()
+    ids = host[..., [0, *range(2, 2 + k)]].astype(np.int64)
+    return Readout(
+        ids[..., 0].tolist(),
+        ids[..., 1:].tolist(),
+        host[..., 2 + k :].tolist(),
+        not bool(np.isnan(host[..., 1]).any()),
+    )

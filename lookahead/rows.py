@@ -1,0 +1,89 @@
+"""One row of the batch: its tree, the logits of its last pass and how far it has walked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from lookahead.drafting import MODEL, Drafter
+from lookahead.planner import Plan
+from lookahead.sources import Observation
+from lookahead.stats import Stats
+
+
+@dataclass
+class Row:
+    """State of one row.
+
+    ``logits`` [nodes, vocabulary] of the last pass, with ``picks`` and ``top`` (likeliest tokens
+    and their probabilities) of its nodes on the host. ``node``: where the walk stands, None where
+    the next logits are not known. ``path``: walked nodes. ``run``: tokens emitted on this walk.
+    """
+
+    index: int
+    drafter: Drafter
+    last: int
+    plan: Plan  # at first a bare root: the pass that read the prompt guessed nothing
+    emitted: int = 0
+    logits: Tensor | None = None
+    picks: Sequence[int] = ()
+    top: tuple[Sequence[Sequence[int]], Sequence[Sequence[float]]] = ((), ())
+    node: int | None = 0
+    path: list[int] = field(default_factory=lambda: [0])
+    run: list[int] = field(default_factory=list)
+    began: float = 0.0
+    done: bool = False
+    in_prompt: bool = True
+
+    def start_walk(self, logits: Tensor) -> None:
+        """Begin at the root of the tree that was just verified."""
+        self.logits = logits
+        self.node, self.path, self.run, self.in_prompt = 0, [0], [], False
+
+    def walk(self, token: int) -> None:
+        """Emit a token: descend if it was guessed, else the walk ends."""
+        assert self.node is not None
+        self.run.append(token)
+        self.emitted += 1
+        self.last = token
+        self.node = self.plan.tree.child(self.node, token)
+        if self.node is not None:
+            self.path.append(self.node)
+
+    @property
+    def used_path(self) -> list[int]:
+        """Walked nodes whose logits gave a token; their rows stay in the cache."""
+        return self.path[: len(self.run)]
+
+    def observation(self) -> Observation:
+        """What the pass showed."""
+        return Observation(self.plan.tree, self.picks, self.used_path, self.run, *self.top)
+
+    def accepted(self) -> list[int]:
+        """Nodes whose token was emitted, in order."""
+        pairs = zip(self.used_path, self.run, strict=True)
+        children = (self.plan.tree.child(node, token) for node, token in pairs)
+        return [child for child in children if child is not None]
+
+    def origins(self, accepted: Sequence[int]) -> list[str]:
+        """Who guessed each token of the run; "model" where nobody did."""
+        named = [(self.drafter.names(self.plan, node) or [MODEL])[0] for node in accepted]
+        return named + [MODEL] * (len(self.run) - len(named))
+
+    def count(self, stats: Stats, accepted: Sequence[int]) -> None:
+        """Add this walk to the counts of the call."""
+        stats.tokens += len(self.run)
+        if self.in_prompt:
+            return
+        for counts, nodes in ((stats.proposed, range(1, len(self.plan.tree))),
+                              (stats.accepted, accepted)):  # fmt: skip
+            for node in nodes:
+                for name in self.drafter.names(self.plan, node):
+                    counts[name] = counts.get(name, 0) + 1
+        stats.count_depth(self.plan.tree.depths[1:], len(accepted))
+
+    def end_walk(self) -> None:
+        """Wait for the next pass."""
+        self.node, self.run, self.path = None, [], [0]
