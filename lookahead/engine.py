@@ -10,15 +10,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
-from transformers.generation.stopping_criteria import StoppingCriteriaList
+from transformers.generation import GenerateDecoderOnlyOutput
 
 from lookahead.call import Call
 from lookahead.capability import Capability, find_capability
@@ -31,31 +29,10 @@ from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
 from lookahead.model import Target
 from lookahead.passes import Passes
+from lookahead.preparation import Prepared, check_prompt, early_reason, prepare, stop_strings
 from lookahead.stats import Stats, Step
 
 _WORTH_KEEPING = 0.2  # seconds of measuring below which a cost curve is not kept
-
-
-@dataclass
-class Prepared:
-    """A call as transformers prepared it for a decoding method."""
-
-    input_ids: Tensor
-    logits_processor: Any
-    stopping_criteria: Any
-    generation_config: Any
-    model_kwargs: dict[str, Any]
-
-
-def _capture(
-    model: Any,
-    input_ids: Tensor,
-    logits_processor: Any,
-    stopping_criteria: Any,
-    generation_config: Any,
-    **model_kwargs: Any,
-) -> Prepared:
-    return Prepared(input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs)
 
 
 class Engine:
@@ -198,18 +175,10 @@ class Engine:
         self, inputs: Tensor | None, kwargs: dict[str, Any]
     ) -> tuple[Prepared | None, str]:
         """The prepared call, or why it is decoded plainly."""
-        reason = self.capability.plain_reason
-        if not reason:
-            known = {name: kwargs[name] for name in kwargs if name not in _NOT_CONFIG}
-            config, _ = self.model._prepare_generation_config(
-                kwargs.get("generation_config"), **known
-            )
-            reason = config_reason(config, kwargs.get("assistant_model")) or inputs_reason(
-                {name: kwargs.get(name) for name in ("inputs_embeds", "synced_gpus")}
-            )
+        reason = self.capability.plain_reason or early_reason(self.model, kwargs)
         if reason:
             return None, reason
-        prepared = self._prepare(inputs, kwargs)
+        prepared = prepare(self.model, inputs, kwargs, self.tokenizer)
         reason = inputs_reason(prepared.model_kwargs) or self._batch_reason(prepared.input_ids)
         return prepared, reason
 
@@ -217,24 +186,6 @@ class Engine:
         if self.capability.mode == "chain" and input_ids.shape[0] > 1:
             return "rows of a batch cannot keep their own pace in chain mode"
         return ""
-
-    def _prepare(self, inputs: Tensor | None, kwargs: dict[str, Any]) -> Prepared:
-        kwargs = dict(kwargs)
-        tokenizer = kwargs.pop("tokenizer", None) or self.tokenizer
-        config = kwargs.get("generation_config") or self.model.generation_config
-        stops = kwargs.pop("stop_strings", None) or getattr(config, "stop_strings", None)
-        if stops:
-            if tokenizer is None:
-                raise ValueError(
-                    "stop_strings need a tokenizer: pass tokenizer= to wrap or generate"
-                )
-            given = StoppingCriteriaList(kwargs.pop("stopping_criteria", None) or [])
-            given.append(StopStringCriteria(stop_strings=stops, tokenizer=tokenizer))
-            kwargs["stopping_criteria"] = given
-            kwargs["stop_strings"] = None
-        _check_inputs(inputs if inputs is not None else kwargs.get("input_ids"))
-        prepared: Prepared = self.model.generate(inputs, custom_generate=_capture, **kwargs)
-        return prepared
 
     def _call(self, prepared: Prepared, streamer: Any) -> tuple[Call, bool]:
         config = prepared.generation_config
@@ -292,16 +243,14 @@ class Engine:
     def _generate_plainly(self, reason: str, inputs: Tensor | None, kwargs: dict[str, Any]) -> Any:
         self._warn(reason)
         self.stats = Stats(mode="plain")
-        if kwargs.get("tokenizer") is None and self.tokenizer is not None:
-            config = kwargs.get("generation_config") or self.model.generation_config
-            if kwargs.get("stop_strings") or getattr(config, "stop_strings", None):
-                kwargs = {**kwargs, "tokenizer": self.tokenizer}
+        if kwargs.get("tokenizer") is None and stop_strings(self.model, kwargs):
+            kwargs = {**kwargs, "tokenizer": self.tokenizer}
         return self.model.generate(inputs, **kwargs)
 
     def _stream_plainly(
         self, reason: str, inputs: Tensor | None, kwargs: dict[str, Any]
     ) -> Iterator[Step]:
-        _check_inputs(inputs if inputs is not None else kwargs.get("input_ids"))
+        check_prompt(inputs if inputs is not None else kwargs.get("input_ids"))
         if kwargs.get("streamer") is not None:
             raise ValueError("stream() yields the tokens itself here; leave out streamer")
         begin = time.perf_counter()
@@ -338,28 +287,3 @@ def wrap(
     if config is not None and not isinstance(config, Config):
         raise TypeError(f"config must be a lookahead.Config, got {type(config).__name__}")
     return Engine(model, config, tokenizer=tokenizer, sources=sources)
-
-
-_NOT_CONFIG = frozenset(
-    {
-        "generation_config",
-        "streamer",
-        "tokenizer",
-        "assistant_model",
-        "synced_gpus",
-        "inputs",
-        "logits_processor",
-        "stopping_criteria",
-        "prefix_allowed_tokens_fn",
-        "negative_prompt_ids",
-        "negative_prompt_attention_mask",
-        "trust_remote_code",
-    }
-)
-
-
-def _check_inputs(ids: Any) -> None:
-    if isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 0:
-        raise ValueError(
-            "the prompt is empty: give at least one token (the BOS token, for example)"
-        )
