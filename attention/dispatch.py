@@ -80,7 +80,9 @@ def attend(
     window = context.effective(window)
     if backend == "auto":
         group = q.shape[1] // k.shape[1]
-        backend = choose_backend(context, device=q.device.type, group=group, window=window)
+        backend = choose_backend(
+            context, device=q.device.type, dtype=q.dtype, group=group, window=window
+        )
     out: Tensor
     lse: Tensor | None
     if backend == "flash":

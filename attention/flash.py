@@ -105,6 +105,7 @@ def masked_attention(
     """(out, lse) under an additive mask; rows that see no key give out 0 and lse -inf.
 
     q [batch, key heads, m, d]; k, v [batch, key heads, keys >= 1, d]; bias over (m, keys).
+    out is in q's dtype or, from `dense_attention`, wider.
     """
     if kernel_for(q, k, v, softcap) != "cpu":
         return dense_attention(q, k, v, bias.bias, scale=scale, softcap=softcap)

@@ -191,5 +191,5 @@ def masked_pass(
         out = out.reshape(batch, heads, q.shape[2], value.shape[-1])
         if sinks is not None:
             out, _ = add_sinks(out, lse.reshape(batch, heads, q.shape[2]), sinks)
-        blocks.append(out)
+        blocks.append(out.to(query.dtype))
     return torch.cat(blocks, 2)

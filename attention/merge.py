@@ -17,17 +17,17 @@ def merge(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over the union of two disjoint key sets.
 
-    out_a, out_b: [..., rows, d], finite, same dtype; lse_a, lse_b: [..., rows] fp32 (fp64 for
-    fp64 inputs), -inf where the set is empty, never +inf or NaN.
-    Returns (out, lse) with out in the dtype given; lse is None unless needed.
+    out_a, out_b: [..., rows, d], finite; lse_a, lse_b: [..., rows] fp32 (fp64 for fp64 inputs),
+    -inf where the set is empty, never +inf or NaN.
+    Returns (out, lse): computed in lse's dtype; out has the wider of the two outputs' dtypes; lse
+    is None unless needed.
     """
     weight = torch.sigmoid(lse_b - lse_a)
     # -inf minus -inf: both sets empty, both outputs 0, any weight will do.
     weight = torch.nan_to_num(weight, nan=0.0).unsqueeze(-1)
-    if out_a.dtype == weight.dtype:
-        out = torch.lerp(out_a, out_b, weight)
-    else:  # fp16 and bf16 are joined in fp32 and rounded once
-        out = torch.lerp(out_a.to(weight.dtype), out_b.to(weight.dtype), weight).to(out_a.dtype)
+    wide = weight.dtype
+    out = torch.lerp(out_a.to(wide), out_b.to(wide), weight)
+    out = out.to(torch.promote_types(out_a.dtype, out_b.dtype))
     return out, torch.logaddexp(lse_a, lse_b) if need_lse else None
 
 

@@ -54,4 +54,5 @@ def one_call_attention(
         return out, lse
     rows = fold_heads(q, key_heads)
     out, lse = masked_attention(rows, keys, values, bias, scale=scale, softcap=softcap)
-    return out.reshape(batch, heads, nodes, v.shape[-1]), lse.reshape(batch, heads, nodes)
+    out = out.to(q.dtype).reshape(batch, heads, nodes, v.shape[-1])
+    return out, lse.reshape(batch, heads, nodes)

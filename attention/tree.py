@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .context import Spans, TreeContext
+from .dense import dense_attention
 from .flash import (
     Partial,
     fold_heads,
@@ -67,7 +68,7 @@ def split_attention(
                 rows, k, v, context, window, kernel, scale=scale, softcap=softcap
             )
             out, lse = merge(*prefix, out, tree_lse, need_lse=need_lse)
-    out = out.reshape(batch, heads, nodes, v.shape[-1])
+    out = out.to(q.dtype).reshape(batch, heads, nodes, v.shape[-1])
     return out, None if lse is None else lse.reshape(batch, heads, nodes)
 
 
@@ -131,6 +132,9 @@ def block_attention(
         lambda: _block(context, window, group, wide, k.device),
     )
     keys, values = (_rows_at(x, context, window, slots) for x in (k, v))
+    if rows.dtype in (torch.float16, torch.bfloat16):
+        # Small, so fp32 costs little, and the prefix's rounding is then the only extra one.
+        return dense_attention(rows, keys, values, bias.bias, scale=scale, softcap=softcap)
     return masked_attention(rows, keys, values, bias, scale=scale, softcap=softcap)
 
 

@@ -293,7 +293,7 @@ def main(
     json_path = Path(f"{path}.json")
     summary = {"machine": about, "records": [asdict(r) for r in records]}
     json_path.write_text(json.dumps(summary, indent=1, allow_nan=True) + "\n")
-    title = f"{about['name']}, {about['threads']} threads, {dtype}, head size {head_size}"
+    title = f"{about['name']}, {about['threads']} thread(s), {dtype}, head size {head_size}"
     plot(records, Path(f"{path}.png"), title)
     gains = {
         f"{r.heads} n={r.nodes} prefix={r.prefix}": round(r.over_expanded, 2)

@@ -26,9 +26,9 @@ def test_two_parts_equal_the_joined_keys(
     )
     q = q * loud
     joined, joined_lse = dense_attention(q.double(), k.double(), v.double(), None, scale=0.2)
-    a = dense_attention(q, k[:, :, :first], v[:, :, :first], None, scale=0.2)
-    b = dense_attention(q, k[:, :, first:], v[:, :, first:], None, scale=0.2)
-    out, lse = merge(*a, *b)
+    a, lse_a = dense_attention(q, k[:, :, :first], v[:, :, :first], None, scale=0.2)
+    b, lse_b = dense_attention(q, k[:, :, first:], v[:, :, first:], None, scale=0.2)
+    out, lse = merge(a.to(dtype), lse_a, b.to(dtype), lse_b)
     assert out.dtype == dtype and lse is not None
     # Each part is rounded once and the result once more; values are averages of about 1.
     tolerance = max(8 * torch.finfo(dtype).eps, 1e-12)
@@ -47,6 +47,14 @@ def test_an_empty_side_leaves_the_other_untouched() -> None:
         assert torch.equal(merged_lse, lse)
     merged, merged_lse = merge(nothing, never, nothing, never)
     assert torch.equal(merged, nothing) and torch.equal(merged_lse, never)
+
+
+def test_the_wider_dtype_wins() -> None:
+    out, lse = torch.ones(1, 2, 3, 8), torch.zeros(1, 2, 3)
+    half = out.to(torch.bfloat16)
+    assert merge(half, lse, out, lse)[0].dtype == torch.float32
+    assert merge(out, lse, half, lse)[0].dtype == torch.float32
+    assert merge(half, lse, half, lse)[0].dtype == torch.bfloat16
 
 
 def test_lse_is_left_out_unless_needed() -> None:

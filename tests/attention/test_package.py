@@ -38,18 +38,28 @@ def tree(nodes: int, prefix: int) -> TreeContext:
     return TreeContext(prefix, torch.ones(nodes, nodes, dtype=torch.bool).tril()[None])
 
 
+def chosen(
+    context: TreeContext,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    window: int | None = None,
+) -> str:
+    return choose_backend(context, device=device, dtype=dtype, group=3, window=window)
+
+
 def test_auto_is_one_call_for_small_masks_and_two_parts_for_large_ones() -> None:
     limit = CPU_MASK_ENTRIES // (3 * 16)
-    assert choose_backend(tree(16, limit), device="cpu", group=3, window=None) == "sdpa"
-    assert choose_backend(tree(16, limit + 1), device="cpu", group=3, window=None) == "flash"
+    assert chosen(tree(16, limit)) == "sdpa"
+    assert chosen(tree(16, limit + 1)) == "flash"
     # A window bounds what must be read, however long the prefix.
-    assert choose_backend(tree(16, 100_000), device="cpu", group=3, window=512) == "sdpa"
+    assert chosen(tree(16, 100_000), window=512) == "sdpa"
 
 
-def test_auto_on_one_node_and_on_other_devices() -> None:
-    assert choose_backend(tree(1, 10), device="cpu", group=3, window=None) == "flash"
-    assert choose_backend(tree(8, 10), device="cuda", group=3, window=None) == "flash"
-    assert choose_backend(tree(8, 10_000), device="mps", group=3, window=None) == "sdpa"
+def test_auto_on_one_node_in_16_bits_and_on_other_devices() -> None:
+    assert chosen(tree(1, 10)) == "flash"
+    assert chosen(tree(16, 100_000), dtype=torch.bfloat16) == "sdpa"
+    assert chosen(tree(8, 10), "cuda", torch.bfloat16) == "flash"
+    assert chosen(tree(8, 10_000), "mps") == "sdpa"
 
 
 def test_a_window_that_hides_nothing_is_dropped() -> None:
