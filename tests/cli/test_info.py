@@ -21,8 +21,8 @@ def test_info_shows_model_capability_device_and_versions(command: Command) -> No
     assert found["model"]["folder"] == str(command.folder)
     assert found["capability"] == {"mode": "tree", "reason": "a test says so"}
     assert found["device"]["device"] == ("cuda:0" if torch.cuda.is_available() else "cpu")
-    assert found["versions"]["torch"] == torch.__version__
-    for word in ("LlamaForCausalLM", "a test says so", "cpu", torch.__version__):
+    assert torch.__version__.startswith(found["versions"]["torch"])
+    for word in ("LlamaForCausalLM", "a test says so", "cpu", found["versions"]["torch"]):
         assert word in command("info", "--device", "cpu").stdout
 
 
