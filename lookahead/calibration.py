@@ -10,17 +10,59 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lookahead.sources.base import Source
 
 _STRENGTH = 12.0
+_LEAST_PATH = 1e-3
+_PATH_CLASSES = 16
+_PATH_STRENGTH = 4.0
+_PATH_MEMORY = 300.0
 _MEMORY = 2000.0  # trials a bucket remembers before old ones fade
+
+
+class PathCalibration:
+    """How far path probabilities can be believed.
+
+    The product of estimates along a path, and the choice of the largest of many, both err upwards.
+    So verified nodes are sorted into classes of estimated path probability, and each class learns
+    the ratio of accepted nodes to the sum of their estimates, shrunk to 1.
+    """
+
+    def __init__(self) -> None:
+        self._limits = np.geomspace(_LEAST_PATH, 1.0, _PATH_CLASSES)[:-1]
+        self._expected = np.zeros(_PATH_CLASSES)
+        self._accepted = np.zeros(_PATH_CLASSES)
+        self.ratios = np.ones(_PATH_CLASSES)
+
+    def correct(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Path probabilities as they turned out so far for estimates like these."""
+        corrected: NDArray[np.float64] = (
+            weights * self.ratios[np.searchsorted(self._limits, weights)]
+        )
+        return corrected
+
+    def record(self, weights: NDArray[np.float64], accepted: Sequence[int]) -> None:
+        """Count the verified nodes of a pass: estimates, and which of them were accepted."""
+        classes = np.searchsorted(self._limits, weights)
+        self._expected += np.bincount(classes, weights, _PATH_CLASSES)
+        if len(accepted):
+            self._accepted += np.bincount(classes[list(accepted)], minlength=_PATH_CLASSES)
+        fade = np.where(self._expected > _PATH_MEMORY, 0.5, 1.0)
+        self._expected *= fade
+        self._accepted *= fade
+        ratios = (self._accepted + _PATH_STRENGTH) / (self._expected + _PATH_STRENGTH)
+        self.ratios = np.minimum(ratios, 1.5)
 
 
 class Calibration:
     """Acceptance estimates for the buckets of several sources, in one flat table.
 
     ``offsets[i]`` is where the buckets of the i-th source begin, ``owners[b]`` the source of bucket
-    ``b``, and ``probabilities[b]`` its current estimate. ``priors`` gives shipped estimates by
+    ``b``, and ``probabilities[b]`` its current estimate;
+    ``paths`` corrects the products of those along a path. ``priors`` gives shipped estimates by
     source name, with which the sources' own are replaced where present.
     """
 
@@ -39,6 +81,7 @@ class Calibration:
             else:
                 self._prior += [source.prior(bucket) for bucket in range(source.buckets)]
         self.probabilities: list[float] = list(self._prior)
+        self.paths = PathCalibration()
         self._hits = [0.0] * len(self._prior)
         self._trials = [0.0] * len(self._prior)
 

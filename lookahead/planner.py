@@ -47,6 +47,7 @@ class Plan:
     expected: float = 1.0
     speed: float = 1.0
     window: bool = False
+    guessed: int = 1
 
 
 class Planner:
@@ -80,8 +81,9 @@ class Planner:
             max_nodes, self._config.max_nodes if fixed is None else fixed, len(cost.relative) - 2
         )
         grown = self._grow(root_token, limit, max_depth, chain, None if fixed is not None else cost)
-        weights = np.array(grown.weights)
-        gains = np.cumsum(weights)  # the root weighs 1: the token that every pass gives
+        weights = self._calibration.paths.correct(np.array(grown.weights))
+        weights[0] = 1.0  # the token that every pass gives
+        gains = np.cumsum(weights)
         speeds = gains / (host + cost.relative[1 : len(gains) + 1])
         nodes = int(np.argmax(speeds)) if fixed is None else len(gains) - 1
         grown.expected = float(gains[nodes])
@@ -169,4 +171,5 @@ class Planner:
             {new[old]: offer for old, offer in plan.offered.items() if old in new},
             plan.expected,
             plan.speed,
+            guessed=nodes + 1,
         )
