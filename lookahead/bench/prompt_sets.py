@@ -116,6 +116,16 @@ def to_inputs(ids: Sequence[int], device: torch.device) -> dict[str, torch.Tenso
     return {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
 
 
+def check_length(model: Any, name: str, length: int, new_tokens: int) -> None:
+    """Raise ValueError where a prompt of ``length`` tokens and new ones outgrow the context."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and length + new_tokens > limit:
+        raise ValueError(
+            f"prompt {name} has {length} tokens, and {new_tokens} new ones do not fit the "
+            f"model's context of {limit}: ask for fewer or leave it out"
+        )
+
+
 def _parse_jsonl(text: str, where: str) -> list[Prompt]:
     prompts = []
     for number, line in enumerate(text.splitlines(), start=1):

@@ -21,7 +21,7 @@ import torch
 from . import rows as files
 from .exactness import EQUAL, first_divergence, judge
 from .methods import REFERENCE, Method
-from .prompt_sets import Prompt, encode
+from .prompt_sets import Prompt, check_length, encode
 from .rows import Row
 from .settings import Settings
 from .timing import timed
@@ -50,16 +50,6 @@ def list_cases(prompts: Sequence[Prompt]) -> list[Case]:
     """All turns of all prompts, in the order of the run."""
     turns = [(prompt, turn) for prompt in prompts for turn in range(len(prompt.turns))]
     return [Case(number, prompt, turn) for number, (prompt, turn) in enumerate(turns)]
-
-
-def check_length(model: Any, case: Case, length: int, new_tokens: int) -> None:
-    """Raise ValueError where ``length`` tokens and the new ones outgrow the model's context."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if limit is not None and length + new_tokens > limit:
-        raise ValueError(
-            f"prompt {case.name} has {length} tokens, and {new_tokens} new ones do not fit the "
-            f"model's context of {limit}: ask for fewer or leave it out"
-        )
 
 
 class Run:
@@ -110,7 +100,7 @@ class Run:
             rows = kept.get(case.name)
             if rows is None:
                 ids = encode(self._tokenizer, case.prompt, replies.get(case.prompt.question_id, []))
-                check_length(self._model, case, len(ids), self._settings.max_new_tokens)
+                check_length(self._model, case.name, len(ids), self._settings.max_new_tokens)
                 if not warmed:
                     self._warm_up(prompts)
                     warmed = True

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from .exactness import Noise, Verdict, judge, measure_noise
-from .prompt_sets import Prompt, encode, to_inputs
-from .runner import Case, check_length, list_cases
+from .prompt_sets import Prompt, check_length, encode, to_inputs
+from .runner import Case, list_cases
 
 Generate = Callable[..., torch.Tensor]
 """Has the arguments and the result of ``model.generate``: int64 [1, prompt + new tokens]."""
@@ -44,7 +44,7 @@ def verify(
     for case in list_cases(prompts):
         earlier = replies.setdefault(case.prompt.question_id, [])
         ids = encode(tokenizer, case.prompt, earlier)
-        check_length(model, case, len(ids), kwargs["max_new_tokens"])
+        check_length(model, case.name, len(ids), kwargs["max_new_tokens"])
         plain = _new_tokens(model.generate, model.device, ids, kwargs, seed + case.number)
         other = _new_tokens(generate, model.device, ids, kwargs, seed + case.number)
         earlier.append(tokenizer.decode(plain, skip_special_tokens=True))

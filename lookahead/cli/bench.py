@@ -27,6 +27,7 @@ from .common import (
     Services,
     clear_errors,
     default_of,
+    make_engine,
     model_choice,
     model_options,
     note,
@@ -144,7 +145,7 @@ def prepare(
         methods = build_methods(
             settings.methods,
             loaded.model,
-            lambda config: services.wrap(loaded.model, config, tokenizer=loaded.tokenizer),
+            lambda config: make_engine(services, loaded, config),
             settings.state,
             draft,
         )

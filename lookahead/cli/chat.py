@@ -15,6 +15,7 @@ from .common import (
     Services,
     clear_errors,
     default_of,
+    make_engine,
     model_choice,
     model_options,
     note,
@@ -54,7 +55,7 @@ def chat(services: Services, system: str | None, show_accepted: bool, **values: 
     if not has_template(loaded):
         raise BadInput("This model has no chat template: use `lookahead generate` with it.")
     with clear_errors(), warnings_as_notes():
-        engine = services.wrap(loaded.model, config, tokenizer=loaded.tokenizer)
+        engine = make_engine(services, loaded, config)
     conversation = Conversation(loaded, engine, system)
     show = painter(show_accepted, silent=False)
     seeded(options)

@@ -10,6 +10,8 @@ from typing import Any
 import click
 import torch
 
+from ..bench.prompt_sets import encode, own_prompts
+from ..bench.roofline import measure_roofline
 from ..model_store import LoadedModel
 from .common import (
     Services,
@@ -25,9 +27,10 @@ PACKAGES = ("lookahead-decoding", "torch", "transformers", "tokenizers", "flash-
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--roofline", is_flag=True, help="Also time steps and passes against the memory.")
 @model_options
 @click.pass_obj
-def info(services: Services, as_json: bool, **values: Any) -> None:
+def info(services: Services, as_json: bool, roofline: bool, **values: Any) -> None:
     """Show the model, what the engine can do with it, the device, and the versions."""
     loaded = model_choice(values).load_with(services)
     with clear_errors(), warnings_as_notes():
@@ -38,6 +41,9 @@ def info(services: Services, as_json: bool, **values: Any) -> None:
         "device": describe_device(loaded.model.device),
         "versions": versions(),
     }
+    if roofline:
+        with clear_errors(), warnings_as_notes():
+            report["roofline"] = describe_roofline(loaded, engine)
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))
         return
@@ -72,6 +78,25 @@ def describe_device(device: torch.device) -> dict[str, Any]:
         return {"device": str(device), "name": name, "memory GiB": round(memory / 2**30, 1)}
     name = platform.processor() or platform.machine()
     return {"device": str(device), "name": name, "threads": torch.get_num_threads()}
+
+
+def describe_roofline(loaded: LoadedModel, engine: Any) -> dict[str, Any]:
+    """How far a plain step and a pass are from the time that reading their bytes takes."""
+    prompt = own_prompts()[0]
+    found = measure_roofline(loaded.model, engine, encode(loaded.tokenizer, prompt))
+    return {
+        "weights MB": round(found.weight_bytes / 1e6, 1),
+        "cache MB": round(found.kv_bytes / 1e6, 1),
+        "bandwidth GB/s": round(found.bandwidth / 1e9, 1),
+        "floor ms": round(1e3 * found.floor, 2),
+        "plain step ms": round(1e3 * found.plain_step, 2),
+        "plain step / floor": round(found.step_over_floor, 2),
+        "pass ms": round(1e3 * found.pass_seconds, 2),
+        "pass / floor": round(found.pass_over_floor, 2),
+        "tokens in a pass": round(found.pass_width, 1),
+        "tokens out a pass": round(found.tokens_per_pass, 2),
+        "token / floor": round(found.token_over_floor, 2),
+    }
 
 
 def versions() -> dict[str, str]:

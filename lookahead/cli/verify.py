@@ -14,7 +14,15 @@ from rich.table import Table
 from ..bench.settings import Settings, environment
 from ..bench.verification import Finding
 from ..bench.verification import verify as verify_engine
-from .common import Services, clear_errors, model_choice, model_options, note, warnings_as_notes
+from .common import (
+    Services,
+    clear_errors,
+    make_engine,
+    model_choice,
+    model_options,
+    note,
+    warnings_as_notes,
+)
 from .engine_options import SectionedCommand, engine_config, engine_options
 from .measuring import (
     chosen_prompts,
@@ -50,7 +58,7 @@ def verify(services: Services, as_json: bool, **values: Any) -> None:
     loaded = choice.load_with(services)
     findings: list[Finding] = []
     with clear_errors(), warnings_as_notes():
-        engine = services.wrap(loaded.model, config, tokenizer=loaded.tokenizer)
+        engine = make_engine(services, loaded, config)
         chunks = str(engine.capability.mode) != "plain"
         found = verify_engine(
             loaded.model, loaded.tokenizer, engine.generate, prompts,

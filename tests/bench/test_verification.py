@@ -10,7 +10,7 @@ import lookahead
 from lookahead import config as configs
 from lookahead.bench.prompt_sets import Prompt
 from lookahead.bench.verification import Finding, verify
-from lookahead.call import Call
+from lookahead.tree import TokenTree
 
 PROMPTS = [
     Prompt("a", "chat", ("hello hello hello hello", "and again hello")),
@@ -25,17 +25,14 @@ def findings(bench: Any, generate: Any, kwargs: dict[str, Any] = GREEDY) -> list
 
 
 def accept_any_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Break the engine's accept rule: a guess counts as the model's pick, whatever that was."""
-    read = Call._read
+    """Break the engine's accept rule: where the pick was not guessed, walk to another guess."""
+    right = TokenTree.child
 
-    def broken(self: Call, row: Any) -> None:
-        read(self, row)
-        picks = list(row.picks)
-        for node in range(len(row.plan.tree) - 1, 0, -1):
-            picks[row.plan.tree.parents[node]] = row.plan.tree.tokens[node]
-        row.picks = picks
+    def child(self: TokenTree, node: int, token: int) -> int | None:
+        found = right(self, node, token)
+        return found if found is not None or node not in self.parents else self.parents.index(node)
 
-    monkeypatch.setattr(Call, "_read", broken)
+    monkeypatch.setattr(TokenTree, "child", child)
 
 
 @pytest.mark.parametrize("kwargs", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lookahead.bench.runner import Run
-from lookahead.call import Call
 from lookahead.cli import main
+from lookahead.tree import TokenTree
 
 METHODS = ["--method", "hf-lookup", "--method", "suffix"]
 FILES = ["acceptance.png", "pass_cost.png", "report.json", "report.md", "rows.jsonl"]
@@ -76,13 +77,14 @@ def test_bench_does_not_overwrite_a_run_and_resumes_it(
 
 
 def break_the_accept_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Call._read
+    """Where the pick was not guessed, walk on to another guess."""
+    right = TokenTree.child
 
-    def broken(self: Call, row: Any) -> None:
-        read(self, row)
-        row.picks = [(pick + 1) % 250 for pick in row.picks]
+    def child(self: TokenTree, node: int, token: int) -> int | None:
+        found = right(self, node, token)
+        return found if found is not None or node not in self.parents else self.parents.index(node)
 
-    monkeypatch.setattr(Call, "_read", broken)
+    monkeypatch.setattr(TokenTree, "child", child)
 
 
 def test_bench_aborts_on_a_bug_without_a_traceback(
@@ -91,7 +93,9 @@ def test_bench_aborts_on_a_bug_without_a_traceback(
     break_the_accept_rule(monkeypatch)
     result = call("bench", *METHODS)
     assert result.exit_code == 1
-    assert "suffix differs from plain decoding at token 0 of mine-1" in result.stderr
+    assert "suffix differs from plain decoding at token" in result.stderr
+    assert "rounding does not explain it" in result.stderr
+    assert "Traceback" not in result.output
 
 
 def test_verify_is_silent_about_equal_text_and_fails_on_a_bug(
@@ -104,9 +108,9 @@ def test_verify_is_silent_about_equal_text_and_fails_on_a_bug(
     assert values["counts"] == {"equal": 2, "rounding tie": 0, "BUG": 0}
     assert values["settings"]["do_sample"] is True
     break_the_accept_rule(monkeypatch)
-    result = call("verify")
+    result = call("verify", "--preset", "suffix")
     assert result.exit_code == 1
-    assert "2 bugs" in result.stderr and "BUG" in result.stdout
+    assert "0 bugs" not in result.stderr and "BUG" in result.stdout
 
 
 @pytest.mark.parametrize("command", ["bench", "verify"])
@@ -144,3 +148,25 @@ def test_bad_input_to_bench_is_one_clear_line(
     result = call("bench", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_info_sets_steps_and_passes_against_the_memory_on_request(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    model = LlamaForCausalLM.from_pretrained(model_folder)
+    config = model.config
+    config.max_position_embeddings, config.eos_token_id = 1024, None
+    roomy = LlamaForCausalLM(config)
+    roomy.generation_config.eos_token_id = None
+    roomy.save_pretrained(tmp_path)
+    PreTrainedTokenizerFast.from_pretrained(model_folder).save_pretrained(tmp_path)
+    result = CliRunner().invoke(main, ["info", "--json", "--roofline", "--model", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    found = last_json(result)["roofline"]
+    assert found["plain step / floor"] == pytest.approx(
+        found["plain step ms"] / found["floor ms"], rel=0.5
+    )
+    assert found["tokens out a pass"] >= 1
+    result = CliRunner().invoke(main, ["info", "--roofline", "--model", str(model_folder)])
+    assert result.exit_code == 2
+    assert "context of 64" in result.stderr
