@@ -38,7 +38,7 @@ from lookahead.sources import (
 from lookahead.tree import TokenTree
 
 from .prompt_sets import to_inputs
-from .rows import Row
+from .rows import Row, read_file
 
 DEFAULT_SLOPE = 0.03
 """Relative cost of one more token in a pass, where no measured curve is given."""
@@ -133,6 +133,27 @@ def read_streams(path: Path) -> list[Stream]:
     return streams
 
 
+def load_streams(path: Path) -> list[Stream]:
+    """Streams of a file of streams, or plain decoding's from the rows of a benchmark run.
+
+    Raises ValueError where the file is neither or holds none.
+    """
+    lines = path.read_text().splitlines()
+    is_run = bool(lines) and lines[0].startswith('{"settings"')
+    streams = streams_from_rows(read_file(path)[1]) if is_run else read_streams(path)
+    if not streams:
+        raise ValueError(f"{path} holds no recorded streams")
+    return streams
+
+
+def sloped_cost(slope: float, nodes: int) -> CostTable:
+    """A pass over n tokens costs ``1 + slope * (n - 1)`` plain passes, up to ``nodes`` guesses."""
+    if slope < 0:
+        raise ValueError(f"a slope of {slope} would make wider passes cheaper: use 0 or more")
+    widths = np.arange(nodes + 3)
+    return CostTable.of(1.0 + slope * np.maximum(widths - 1.0, 0.0))
+
+
 class Replayer:
     """Sources, calibration and planner of one configuration, kept from stream to stream (warm).
 
@@ -156,8 +177,7 @@ class Replayer:
             raise ValueError("no source that works without a model is enabled")
         self._calibration = Calibration(self._sources)
         self._planner = Planner(config.planner, self._sources, self._calibration)
-        widths = np.arange(config.planner.max_nodes + 3)
-        self._cost = cost or CostTable.of(1.0 + DEFAULT_SLOPE * np.maximum(widths - 1.0, 0.0))
+        self._cost = cost or sloped_cost(DEFAULT_SLOPE, config.planner.max_nodes)
 
     def score(self, streams: Iterable[Stream]) -> Score:
         """Replay all ``streams`` one after the other."""

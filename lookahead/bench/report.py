@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from .measure import Interval, Summary, width_costs
+from .measure import POSITION_BIN, Interval, Summary, width_costs
 from .rows import Row
 from .settings import Settings
 
@@ -67,6 +67,7 @@ def markdown(
     figures = {(s.method, s.category): f"{s.speedup.value:.2f}" for s in summaries}
     rows = [[m, *(figures.get((m, name), "-") for name in names)] for m in methods]
     lines += _markdown_table(["method", *names], rows)
+    lines += ["", *_positions(summaries)]
     lines += ["", "## Accepted guesses by source", ""]
     lines += _markdown_table(
         ["method", "source", "guesses", "accepted", "share"], _sources(summaries)
@@ -139,6 +140,23 @@ def _facts(settings: Settings, environment: dict[str, Any]) -> list[tuple[str, A
         ("engine", {"both": "cold, and warm where named so"}.get(settings.state, settings.state)),
         *environment.items(),
     ]
+
+
+def _positions(summaries: Sequence[Summary]) -> list[str]:
+    """Tokens per pass by where in the output they were, and peak CUDA memory where measured."""
+    chosen = [s for s in summaries if s.category == "all" and s.tokens_by_position]
+    bins = max((len(s.tokens_by_position) for s in chosen), default=0)
+    starts = [f"from {i * POSITION_BIN}" for i in range(bins)]
+    lines = ["## Tokens per pass by output position", ""]
+    cells = [[s.method, *(f"{value:.2f}" for value in s.tokens_by_position)] for s in chosen]
+    lines += _markdown_table(
+        ["method", *starts], [row + ["-"] * (bins + 1 - len(row)) for row in cells]
+    )
+    peaks = [[s.method, f"{s.peak_bytes / 2**20:.0f}"] for s in summaries
+             if s.category == "all" and s.peak_bytes is not None]  # fmt: skip
+    if peaks:
+        lines += ["", "## Peak CUDA memory", "", *_markdown_table(["method", "MiB"], peaks)]
+    return lines
 
 
 def _sources(summaries: Sequence[Summary]) -> list[list[str]]:

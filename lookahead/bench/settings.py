@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -90,6 +91,16 @@ def environment(device: torch.device) -> dict[str, Any]:
         values["gpu"] = torch.cuda.get_device_name(device)
         values["cuda"] = torch.version.cuda
     return values
+
+
+def peak_memory() -> int | None:
+    """Most bytes of main memory that this process has held; None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _processor() -> str:

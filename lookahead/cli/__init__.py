@@ -11,6 +11,7 @@ from .chat import chat
 from .common import Services, note
 from .generate import generate
 from .info import info
+from .replay import replay
 from .verify import verify
 
 
@@ -37,5 +38,5 @@ def main(ctx: click.Context) -> None:
         ctx.obj = Services()
 
 
-for command in (generate, chat, bench, verify, info):
+for command in (generate, chat, bench, verify, replay, info):
     main.add_command(command)

@@ -19,7 +19,7 @@ from ..bench.plots import require_matplotlib, save_plots
 from ..bench.prompt_sets import Prompt
 from ..bench.rows import Row, resume
 from ..bench.runner import OutputDiffers, Run, list_cases
-from ..bench.settings import Settings, environment
+from ..bench.settings import Settings, environment, peak_memory
 from ..model_store import LoadedModel
 from .common import (
     BadInput,
@@ -200,6 +200,8 @@ def publish(
         note("No case was finished, so there is nothing to report.")
         return
     summaries = summarise(rows)
+    if (peak := peak_memory()) is not None:
+        facts = {**facts, "peak main memory": f"{peak / 2**20:.0f} MiB"}
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)

@@ -11,13 +11,16 @@ from lookahead import config as configs
 from lookahead.bench.replay import (
     Replayer,
     Stream,
+    load_streams,
     read_streams,
     record,
     replay,
+    sloped_cost,
     streams_from_rows,
     write_streams,
 )
-from lookahead.bench.rows import Row
+from lookahead.bench.rows import Row, start_file
+from lookahead.bench.settings import Settings
 from lookahead.cost import CostTable
 
 LOOKUP = configs.prompt_lookup_config(4)
@@ -112,6 +115,23 @@ def test_streams_survive_the_file(tmp_path: Path) -> None:
 def test_streams_come_from_the_rows_of_plain_decoding() -> None:
     rows = [Row("q", "chat", m, [1, 2], [3, 4], 1.0, 0.5, 1) for m in ("plain", "engine")]
     assert streams_from_rows(rows) == [Stream("q", "chat", [1, 2], [3, 4])]
+
+
+def test_the_rows_of_a_run_can_be_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [Row("q", "chat", m, [1, 2], [3, 4], 1.0, 0.5, 1) for m in ("plain", "engine")]
+    start_file(path, Settings("tiny"), rows)
+    assert load_streams(path) == [Stream("q", "chat", [1, 2], [3, 4])]
+    start_file(path, Settings("tiny"))
+    with pytest.raises(ValueError, match="no recorded streams"):
+        load_streams(path)
+
+
+def test_a_slope_is_the_price_of_each_further_token() -> None:
+    cost = sloped_cost(0.5, 4).relative
+    assert cost[1:6].tolist() == [1.0, 1.5, 2.0, 2.5, 3.0]
+    with pytest.raises(ValueError, match="slope"):
+        sloped_cost(-0.1, 4)
 
 
 def test_scores_are_given_by_category() -> None:

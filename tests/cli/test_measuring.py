@@ -170,3 +170,29 @@ def test_info_sets_steps_and_passes_against_the_memory_on_request(
     result = CliRunner().invoke(main, ["info", "--roofline", "--model", str(model_folder)])
     assert result.exit_code == 2
     assert "context of 64" in result.stderr
+
+
+def test_replay_scores_the_rows_of_a_run_in_table_and_json(call: Any, tmp_path: Path) -> None:
+    call("bench", "--method", "hf-lookup", "--out", str(tmp_path / "out"))
+    rows = str(tmp_path / "out" / "rows.jsonl")
+    result = CliRunner().invoke(main, ["replay", rows, "--json", "--preset", "suffix"])
+    assert result.exit_code == 0, result.output
+    scores = last_json(result)
+    assert set(scores) == {"all", "mine"}
+    assert scores["all"]["tokens"] == 2 * 11
+    assert scores["all"]["passes"] <= 22
+    table = CliRunner().invoke(main, ["replay", rows, "--preset", "suffix"]).stdout
+    assert f"{scores['all']['tokens_per_pass']:.2f}" in table
+
+
+def test_replay_refuses_other_files_in_one_line(tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text("{}\n")
+    for arguments, message in (
+        ([str(other)], "line 1"),
+        ([str(tmp_path / "none")], "does not exist"),
+        ([str(other), "--slope", "-1"], "slope"),
+    ):
+        result = CliRunner().invoke(main, ["replay", *arguments])
+        assert result.exit_code == 2
+        assert message in result.stderr
