@@ -94,6 +94,10 @@ class ModelAttention:
         softcap, sinks = features.get("softcap"), features.get("s_aux")
         if tree_context is not None:
             refuse_unknown(module, dropout, features)
+            if sees_all(tree_context, key.shape[2], features.get("sliding_window")):
+                # Plain one-token decoding: the very same call, so the very same bits.
+                attention_mask, tree_context = None, None
+        if tree_context is not None:
             out, _ = attend(
                 query,
                 key,
@@ -129,6 +133,17 @@ class ModelAttention:
                 query, key, value, attention_mask, causal, scaling, softcap=softcap, sinks=sinks
             )
         return out.transpose(1, 2).contiguous(), None
+
+
+def sees_all(context: TreeContext, keys: int, window: int | None) -> bool:
+    """True for a tree of one node that attends to every key it is given."""
+    return (
+        context.single
+        and context.uniform
+        and context.lens[0] + 1 == keys
+        and context.starts[0] == 0
+        and context.effective(window) is None
+    )
 
 
 def refuse_unknown(module: nn.Module, dropout: float, features: dict[str, Any]) -> None:

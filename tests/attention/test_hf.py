@@ -90,6 +90,26 @@ def test_every_node_of_a_tree_pass_equals_its_branch_alone(
         )
 
 
+@pytest.mark.parametrize("length", [4, 10])  # within and beyond the sliding windows
+@pytest.mark.parametrize("name", CONFIGS)
+@torch.no_grad()
+def test_a_tree_of_one_node_is_plain_decoding_to_the_bit(name: str, length: int) -> None:
+    model = tiny_model(name, NAMES["auto"])
+    ids = prompt(1, length + 1)
+    plain, tree = DynamicCache(), DynamicCache()
+    for cache in (plain, tree):
+        model(ids[:, :-1], **cached(cache))
+    expected = model(ids[:, -1:], **cached(plain)).logits
+    context = TreeContext(length, torch.ones(1, 1, 1, dtype=torch.bool))
+    position = torch.tensor([[length]])
+    arguments = {**cached(tree), **tree_inputs(context)}
+    logits = model(ids[:, -1:], position_ids=position, **arguments).logits
+    if length < 5:
+        assert torch.equal(logits, expected)
+    else:  # a window that cuts keys off is a slice here and a mask there
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 @torch.no_grad()
 def test_left_padded_rows_of_a_tree_pass_equal_their_branches(name: str) -> None:
