@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from lookahead.handover import config_reason, inputs_reason, stream_tokens
 from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
 from lookahead.model import Target
-from lookahead.passes import Passes
+from lookahead.passes import MODEL, Passes
 from lookahead.preparation import Prepared, check_prompt, early_reason, prepare, stop_strings
+from lookahead.static_pass import StaticPasses
 from lookahead.stats import Stats, Step
 
 _WORTH_KEEPING = 0.2  # seconds of measuring below which a cost curve is not kept
@@ -58,6 +60,10 @@ class Engine:
         self._passes = Passes(model, copied=self.config.prepack)
         self._memory = Memory(self.config, sources)
         self._warned: set[str] = set()
+        self._user: weakref.ref[Call] | None = None
+        on_gpu = model.device.type == "cuda" and getattr(model, "hf_device_map", None) is None
+        wanted = on_gpu if self.config.static_passes is None else self.config.static_passes
+        self._static = StaticPasses(model) if wanted else None
         self.capability = self._try_passes()
         if self.config.remember_cost:
             known = load_cost(cost_path(model, self._passes))
@@ -71,7 +77,8 @@ class Engine:
     def _try_passes(self) -> Capability:
         """Take the cheapest kind of pass in which the model can verify trees, else the best."""
         found: dict[str, Capability] = {}
-        for kind in self._passes.kinds:
+        kinds = [MODEL] if self._static is not None else self._passes.kinds
+        for kind in kinds:
             self._passes.use(kind)
             found[kind] = find_capability(self.model, self._passes.module())
             if found[kind].mode == "tree":
@@ -153,7 +160,7 @@ class Engine:
             self.capability.plain_reason
             or config_reason(generation_config)
             or inputs_reason(model_kwargs)
-            or self._batch_reason(input_ids)
+            or self._rows_reason(prepared)
         )
         if reason:
             self._warn(reason)
@@ -179,13 +186,12 @@ class Engine:
         if reason:
             return None, reason
         prepared = prepare(self.model, inputs, kwargs, self.tokenizer)
-        reason = inputs_reason(prepared.model_kwargs) or self._batch_reason(prepared.input_ids)
+        reason = inputs_reason(prepared.model_kwargs) or self._rows_reason(prepared)
         return prepared, reason
 
-    def _batch_reason(self, input_ids: Tensor) -> str:
-        if self.capability.mode == "chain" and input_ids.shape[0] > 1:
-            return "rows of a batch cannot keep their own pace in chain mode"
-        return ""
+    def _rows_reason(self, prepared: Prepared) -> str:
+        mask = prepared.model_kwargs.get("attention_mask")
+        return self.capability.rows_reason(prepared.input_ids.shape[0], mask)
 
     def _call(self, prepared: Prepared, streamer: Any) -> tuple[Call, bool]:
         config = prepared.generation_config
@@ -202,7 +208,7 @@ class Engine:
         )
         chain = self.capability.mode == "chain"
         call = Call(
-            Target(self._passes.module(), self.capability.mode),
+            Target(self._passes.module(), self.capability.mode, self._free_static()),
             self._memory,
             emitter,
             prepared.input_ids,
@@ -213,7 +219,14 @@ class Engine:
             in_step=not emitter.row_independent or returns_cache,
         )
         self.stats = call.stats
+        self._user = weakref.ref(call)
         return call, returns_cache
+
+    def _free_static(self) -> StaticPasses | None:
+        """Fixed-shape passes for a new call, unless an unfinished one still uses their storage."""
+        if self._static is None or (self._user is not None and self._user() is not None):
+            return None
+        return self._static
 
     def _result(self, call: Call, prepared: Prepared, streamer: Any, returns_cache: bool) -> Any:
         self._remember_cost()

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from lookahead.static_pass import Arena, StaticWindow
+
 _KNOWN_LAYERS = {
     "DynamicLayer",
     "DynamicSlidingWindowLayer",
@@ -48,6 +50,11 @@ class TreeLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write the rows of this pass; return every slot up to the last one written."""
+        static = self._cache.static
+        if static is not None:
+            self.keys.index_copy_(2, static.slots, key_states)
+            self.values.index_copy_(2, static.slots, value_states)
+            return self.keys[:, :, : static.span], self.values[:, :, : static.span]
         n = key_states.shape[-2]
         start, stop, slots = self._cache.window(n)
         if slots is None:
@@ -76,7 +83,9 @@ class TreeCache(Cache):
     (recurrent or convolution state, indexers): those cannot be rolled back by a number.
     """
 
-    def __init__(self, prompt: Cache, length: int, capacity: int) -> None:
+    def __init__(
+        self, prompt: Cache, length: int, capacity: int, arena: Arena | None = None
+    ) -> None:
         unknown = sorted({type(layer).__name__ for layer in prompt.layers} - _KNOWN_LAYERS)
         if unknown or getattr(prompt, "offloading", False):
             kind = ", ".join(unknown) or "offloaded layers"
@@ -89,8 +98,10 @@ class TreeCache(Cache):
         self.starts = [length] * batch
         self.capacity = max(capacity, length + 1)
         self.row_index = torch.arange(batch, device=kept[0].keys.device)[:, None]
+        self.static: StaticWindow | None = None
+        self._arena = arena
         self._storages: list[tuple[Tensor, Tensor]] = []
-        self._members: list[list[TreeLayer]] = []
+        self._members: list[list[int]] = []
         self._slots: dict[int, Tensor] = {}
         super().__init__(layers=self._adopt(prompt, length))
 
@@ -101,29 +112,36 @@ class TreeCache(Cache):
                 k, v = layer.keys, layer.values
                 shape = (k.shape[:2], k.shape[3:], v.shape[3:], k.dtype, k.device)
                 groups.setdefault(shape, []).append(index)
-        layers: list[Any] = list(
-            prompt.layers
-        )  # layers without keys (shared ones) stay as they are
+        layers: list[Any] = list(prompt.layers)  # those without keys (shared ones) stay
         for members in groups.values():
-            keys, values = (self._allocate(prompt, members, name) for name in ("keys", "values"))
+            first_layer = prompt.layers[members[0]]
+            keys = self._allocate(members, "keys", first_layer.keys, self.capacity)
+            values = self._allocate(members, "values", first_layer.values, self.capacity)
             for at, index in enumerate(members):
                 layer = prompt.layers[index]
-                held = min(
-                    layer.keys.shape[2], length
-                )  # static layers are longer than what they hold
+                held = min(layer.keys.shape[2], length)  # static layers are longer than they hold
                 first = 0 if layer.get_seq_length() == held else layer.keys.shape[2] - held
                 source = slice(first, first + held)
                 keys[at, :, :, length - held : length] = layer.keys[:, :, source]
                 values[at, :, :, length - held : length] = layer.values[:, :, source]
                 layers[index] = TreeLayer(self, keys[at], values[at])
             self._storages.append((keys, values))
-            self._members.append([layers[index] for index in members])
+            self._members.append(members)
+        self.capacity = min(keys.shape[3] for keys, _ in self._storages)
         return layers
 
-    def _allocate(self, prompt: Cache, members: list[int], name: str) -> Tensor:
-        like = getattr(prompt.layers[members[0]], name)
+    def _allocate(self, layers: Sequence[int], name: str, like: Tensor, capacity: int) -> Tensor:
+        """Storage [layers, batch, heads, at least ``capacity`` slots, head size]."""
         batch, heads, _, size = like.shape
-        return like.new_zeros((len(members), batch, heads, self.capacity, size))
+        shape = (len(layers), batch, heads, capacity, size)
+        if self._arena is None:
+            return like.new_zeros(shape)
+        return self._arena.take((tuple(layers), name, like.dtype, batch), shape, like)
+
+    @property
+    def address(self) -> int:
+        """Changes when the storage moves."""
+        return self._storages[0][0].data_ptr()
 
     # -- a pass -----------------------------------------------------------------------------
 
@@ -149,17 +167,17 @@ class TreeCache(Cache):
 
     def _grow(self, capacity: int) -> None:
         grown = []
-        for (keys, values), members in zip(self._storages, self._members, strict=True):
+        for pair, members in zip(self._storages, self._members, strict=True):
             wider = []
-            for tensor in (keys, values):
-                new = tensor.new_zeros((*tensor.shape[:3], capacity, tensor.shape[4]))
-                new[:, :, :, : self.capacity] = tensor
+            for name, tensor in zip(("keys", "values"), pair, strict=True):
+                new = self._allocate(members, name, tensor[0], capacity)
+                new[:, :, :, : self.capacity] = tensor[:, :, :, : self.capacity]
                 wider.append(new)
-            for at, layer in enumerate(members):
-                layer.keys, layer.values = wider[0][at], wider[1][at]
+            for at, index in enumerate(members):
+                self.layers[index].keys, self.layers[index].values = wider[0][at], wider[1][at]
             grown.append((wider[0], wider[1]))
         self._storages = grown
-        self.capacity = capacity
+        self.capacity = min(keys.shape[3] for keys, _ in grown)
 
     def commit(self, row: int, path: Sequence[int]) -> None:
         """Keep the rows of a walked path (tree nodes of the last pass) and drop the rest.

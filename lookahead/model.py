@@ -24,6 +24,7 @@ from torch import Tensor
 from lookahead.attention import TreeContext, hf
 from lookahead.kv_cache import TreeCache
 from lookahead.masks import LayerKinds, MaskBuilder
+from lookahead.static_pass import StaticPasses
 from lookahead.tree import TokenTree
 
 _PAD_NODE = 0  # token id of padding nodes; their logits are never read
@@ -62,10 +63,12 @@ class Prompt:
 
 
 class Target:
-    """The model with one call's cache. ``mode`` is ``"tree"`` or ``"chain"``."""
+    """The model with one call's cache. ``mode`` is ``"tree"`` or ``"chain"``; ``static`` runs
+    passes of one row in fixed shapes."""
 
-    def __init__(self, module: Any, mode: str) -> None:
+    def __init__(self, module: Any, mode: str, static: StaticPasses | None = None) -> None:
         self._module = module
+        self._static = static if mode == "tree" else None
         self._mode = mode
         self.device: torch.device = module.device
         self._cache: TreeCache
@@ -104,7 +107,8 @@ class Target:
             self._next.reshape(-1, batch).amax(0).tolist() if self._next is not None else []
         )
         self._prompt_length = length
-        self._cache = TreeCache(prompt_cache, length, capacity)
+        arena = self._static.arena if self._static is not None and batch == 1 else None
+        self._cache = TreeCache(prompt_cache, length, capacity, arena)
         if self._mode == "tree":
             kinds = LayerKinds.of(text_config(self._module))
             self._masks = MaskBuilder(kinds, valid, self._module.dtype)
@@ -128,15 +132,24 @@ class Target:
             if tree is not None:
                 tokens[row, : len(tree)] = tree.tokens
                 depths[row, : len(tree)] = tree.depths
+        ids = torch.from_numpy(tokens).to(self.device)
+        positions = self._positions(depths, lengths)
+        if self._static is not None and self._masks is not None and len(trees) == 1:
+            masks = self._masks(trees, starts, lengths, n, self.device)
+            by_kind = masks if isinstance(masks, dict) else {"": masks}
+            logits = self._static(self._cache, ids, positions.get("position_ids"), by_kind)
+            if logits is not None:
+                return logits
         inputs: dict[str, Any] = {
-            "input_ids": torch.from_numpy(tokens).to(self.device),
+            "input_ids": ids,
             "cache": self._cache,
             "use_cache": True,
             "return_dict": True,
         }
-        inputs.update(self._positions(depths, lengths))
+        inputs.update(positions)
         inputs.update(self._mask(trees, starts, lengths, n))
-        return self._module(**inputs).logits
+        logits = self._module(**inputs).logits
+        return logits
 
     def _positions(self, depths: Any, lengths: Sequence[int]) -> dict[str, Any]:
         if self._next is None:
