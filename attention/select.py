@@ -3,7 +3,9 @@
 The rule
     1. CPU, fp32 or fp64: let `rows` be the query rows that share a key head (heads / key heads
        * n) and `span` the prefix slots that must be read. "sdpa" (one call) while rows * span
-       <= 65,536, else "flash" (two calls and a merge).
+       <= 65,536, else "flash" (two calls and a merge). In a batch of different lengths one call
+       reads every row as far as the longest, which costs as much as some 24 mask entries per slot
+       read in vain: `span` grows by 24 times the mean of those.
     2. CPU, 16 bits: "sdpa". The two-part form rounds the prefix's result to 16 bits once more: over
        240 random passes (9/3 heads, n = 16, prefix 32 to 2,048) its rms error against fp64 was
        1.23 to 1.28 times that of plain SDPA, its largest error mostly 1.4 to 1.6 and at worst 2.7
@@ -29,9 +31,17 @@ runs, one call / two parts:
 
 The crossing lies between 60,000 and 110,000 mask entries in every row of the table; a second run,
 on a busier machine (`bench/results/`), put some as high as 230,000, where the two differ by less
-than a tenth and the one call needs a larger mask made per pass. Rule 3 is a
-guess from how the kernels work (no mask traffic, split over keys), not a measurement: nothing in
-this package has run on a GPU yet. `bench/attention.py` prints the table for any machine.
+than a tenth and the one call needs a larger mask made per pass. Four rows of different lengths,
+9/3 heads, processor time in microseconds, one call / two parts:
+
+    prefixes                    n = 4           n = 16          n = 32
+    200, 210, 190, 205          183 / 319       542 / 762       1,171 / 1,469
+    600, 620, 650, 500          480 / 557       1,548 / 1,619   3,210 / 3,104
+    100, 400, 800, 1500         1,010 / 606     3,832 / 1,827   7,204 / 3,419
+    200, 800, 1500, 3000        2,724 / 1,075   7,902 / 3,620   14,654 / 6,623
+
+Rule 3 is a guess from how the kernels work (no mask traffic, split over keys), not a measurement:
+nothing in this package has run on a GPU yet. `bench/attention.py` prints the table for any machine.
 """
 
 from __future__ import annotations
@@ -42,6 +52,7 @@ from .context import TreeContext
 
 BACKENDS = ("auto", "flash", "sdpa", "flex", "reference")
 CPU_MASK_ENTRIES = 65_536
+IN_VAIN = 24
 
 
 def choose_backend(
@@ -59,5 +70,7 @@ def choose_backend(
             return "sdpa"
         spans = context.spans(window)
         span = max(s.length for s in spans) - min(s.fringe_start for s in spans)
+        used = sum(s.length - s.fringe_start for s in spans) / len(spans)
+        span += IN_VAIN * (span - used)
         return "sdpa" if group * context.width * span <= CPU_MASK_ENTRIES else "flash"
     return "flash" if device == "cuda" else "sdpa"

@@ -55,6 +55,12 @@ def test_auto_is_one_call_for_small_masks_and_two_parts_for_large_ones() -> None
     assert chosen(tree(16, 100_000), window=512) == "sdpa"
 
 
+def test_auto_counts_what_a_ragged_batch_would_read_in_vain() -> None:
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()[None]
+    assert chosen(TreeContext((200, 210, 190, 205), mask)) == "sdpa"
+    assert chosen(TreeContext((100, 400, 800, 1500), mask)) == "flash"
+
+
 def test_auto_on_one_node_in_16_bits_and_on_other_devices() -> None:
     assert chosen(tree(1, 10)) == "flash"
     assert chosen(tree(16, 100_000), dtype=torch.bfloat16) == "sdpa"
