@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,9 @@ import transformers
 from torch import Tensor
 
 VOCABULARY = 97
+# transformers 5.24 has renamed the keyword and warns about the old name.
+_KNOWN = inspect.signature(transformers.LlamaForCausalLM.forward).parameters
+CACHE = "cache" if "cache" in _KNOWN else "past_key_values"
 
 _ROPE: dict[str, Any] = {
     "hidden_size": 32,
