@@ -59,9 +59,10 @@ class Capability:
         return self.padding_reason if rows > 1 or padded else ""
 
 
-def find_capability(model: Any, module: Any) -> Capability:
+def find_capability(model: Any, module: Any, static: Any = None) -> Capability:
     """The strongest mode in which ``module`` (see ``Passes``) reproduces ``model``.
 
+    ``static``: passes of fixed shape (``StaticPasses``) to be tried too, or None.
     Leaves the random generators as they were. Costs about two dozen short passes.
     """
     if getattr(model.config, "is_encoder_decoder", False):
@@ -72,7 +73,7 @@ def find_capability(model: Any, module: Any) -> Capability:
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
         for mode, attempt in (("tree", try_tree), ("chain", try_chain)):
             failure, error = "", 0.0
-            for name, trial in _trials(model, module):
+            for name, trial in _trials(model, module, static):
                 failure, seen = _failure(attempt, trial, tolerance)
                 error = max(error, seen)
                 if failure:
@@ -84,9 +85,9 @@ def find_capability(model: Any, module: Any) -> Capability:
     return Capability("plain", "; ".join(dict.fromkeys(reasons)))
 
 
-def _trials(model: Any, module: Any) -> Iterator[tuple[str, Trial]]:
+def _trials(model: Any, module: Any, static: Any) -> Iterator[tuple[str, Trial]]:
     """What a mode must reproduce, lazily: the model, and a copy of it across a short window."""
-    yield "", Trial(model, module)
+    yield "", Trial(model, module, static=static)
     plain = with_short_windows(model, model.config._attn_implementation)
     if plain is not None:
         passes = with_short_windows(model, module.config._attn_implementation)

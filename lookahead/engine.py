@@ -77,8 +77,13 @@ class Engine:
     def _try_passes(self) -> Capability:
         """Take the cheapest kind of pass in which the model can verify trees, else the best."""
         found: dict[str, Capability] = {}
-        kinds = [MODEL] if self._static is not None else self._passes.kinds
-        for kind in kinds:
+        if self._static is not None:
+            self._passes.use(MODEL)
+            tried = find_capability(self.model, self.model, self._static)
+            if tried.mode == "tree":
+                return tried
+            self._static = None
+        for kind in self._passes.kinds:
             self._passes.use(kind)
             found[kind] = find_capability(self.model, self._passes.module())
             if found[kind].mode == "tree":

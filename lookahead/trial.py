@@ -30,11 +30,13 @@ class Trial:
     """Plain decoding and passes of ``module`` after the same prompts, with given tokens.
 
     ``model`` decodes plainly; ``module`` runs the passes. ``padded``: the first of ``rows``
-    prompts is left-padded by ``PADDING``.
+    prompts is left-padded by ``PADDING``. ``static``: passes of fixed shape to try as well.
     """
 
-    def __init__(self, model: Any, module: Any, *, padded: bool = False, rows: int = 1) -> None:
-        self._model, self._module = model, module
+    def __init__(
+        self, model: Any, module: Any, *, padded: bool = False, rows: int = 1, static: Any = None
+    ) -> None:
+        self._model, self._module, self._static = model, module, static
         self._draw = random.Random(0)
         self._vocabulary = int(text_config(model).vocab_size)
         self._special = _special_ids(model)
@@ -68,7 +70,7 @@ class Trial:
     def target(self, mode: str) -> Target:
         """The engine's passes after the same prompts."""
         config, kwargs = self._generate(max_new_tokens=2, custom_generate=_prepared)
-        target = Target(self._module, mode)
+        target = Target(self._module, mode, self._static)
         room = 4  # so little that growth is tried too
         target.prefill(self.ids, config, kwargs, self.ids.shape[1] + room)
         return target
