@@ -58,7 +58,8 @@ def save_plots(folder: Path, summaries: Sequence[Summary], rows: Sequence[Row]) 
 def draw_speedup(summaries: Sequence[Summary]) -> Figure:
     """Speedup by category and method, with 95% intervals; the line at 1 is plain decoding."""
     categories = list(dict.fromkeys(s.category for s in summaries))
-    methods = [m for m in dict.fromkeys(s.method for s in summaries) if m != REFERENCE]
+    order = _order(summaries)
+    methods = [method for method in order if method != REFERENCE]
     figures = {(s.category, s.method): s.speedup for s in summaries}
     figure = _figure(max(7.0, 1.0 + 0.22 * (len(methods) + 1) * len(categories)), 4.2)
     axes = figure.subplots()
@@ -75,7 +76,8 @@ def draw_speedup(summaries: Sequence[Summary]) -> Figure:
         ]
         x = [i - 0.4 + width * (index + 0.5) for i, _ in points]
         axes.bar(
-            x, values, width, yerr=bars, label=method, color=_colour(index), hatch=_hatch(index),
+            x, values, width, yerr=bars, label=method, color=_colour(order.index(method)),
+            hatch=_hatch(order.index(method)),
             edgecolor="white", linewidth=0.4, error_kw={"linewidth": 0.8},
         )  # fmt: skip
     axes.axhline(1.0, color="black", linewidth=0.8)
@@ -118,7 +120,9 @@ def draw_acceptance(summaries: Sequence[Summary]) -> Figure | None:
         return None
     figure = _figure(9.0, 4.2)
     left, right = figure.subplots(1, 2)
-    for index, summary in enumerate(engines):
+    order = _order(summaries)
+    for summary in engines:
+        index = order.index(summary.method)
         pairs = zip(summary.depths.accepted, summary.depths.proposed, strict=True)
         shares = [a / p if p else float("nan") for a, p in pairs][:16]
         left.plot(
@@ -136,6 +140,7 @@ def draw_acceptance(summaries: Sequence[Summary]) -> Figure | None:
             color=_colour(index), hatch=_hatch(index), edgecolor="white", linewidth=0.4,
         )  # fmt: skip
         bottoms += values
+    right.set_ylim(top=max(0.1, 1.3 * bottoms.max()))  # room for the legend
     right.set_ylabel("accepted guesses per token\n(shared guesses count for each source)")
     right.tick_params(axis="x", rotation=30)
     for label in right.get_xticklabels():
@@ -161,7 +166,9 @@ def draw_theory(summaries: Sequence[Summary], rows: Sequence[Row]) -> Figure | N
         curve = [theory.expected_speedup(float(alpha), gamma, cost) for alpha in alphas]
         left.plot(alphas, curve, color=str(shade), lw=0.9)
         left.annotate(f"γ = {gamma}", (alphas[-1], curve[-1]), fontsize=7, color=str(shade))
-    for index, summary in enumerate(points):
+    order = _order(summaries)
+    for summary in points:
+        index = order.index(summary.method)
         style: dict[str, Any] = {
             "color": _colour(index), "marker": MARKS[index % len(MARKS)], "label": summary.method
         }  # fmt: skip
@@ -217,6 +224,11 @@ def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _order(summaries: Sequence[Summary]) -> list[str]:
+    """Methods in their order of appearance, so that each has one colour in all plots."""
+    return list(dict.fromkeys(summary.method for summary in summaries))
 
 
 def _colour(index: int) -> str:

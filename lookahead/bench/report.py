@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from .measure import POSITION_BIN, Interval, Summary, width_costs
@@ -12,16 +13,25 @@ from .settings import Settings
 
 COLUMNS = (
     "method",
-    "tokens/s",
+    "tok/s",
     "speedup",
-    "median of cases",
-    "without prefill",
-    "tokens/pass",
-    "guesses/pass",
-    "pass cost",
-    "outside model",
-    "once (s)",
+    "median",
+    "decoding",
+    "tok/pass",
+    "guesses",
+    "cost",
+    "outside",
+    "once",
     "equal",
+)
+
+LEGEND = (
+    "tok/s: tokens per second, prefill included. speedup: the same over plain decoding's, with a "
+    "95% bootstrap interval over cases. median: median of the cases' speedups. decoding: speedup "
+    "without prefill. tok/pass, guesses: tokens got and guesses made per pass. cost: time of a pass "
+    "in plain passes, host work included. outside: share of decoding time outside the model. once: "
+    "seconds that engines spent on measuring the machine, once in their life, left out elsewhere. "
+    "equal: cases with plain decoding's tokens; a tie is a difference that rounding explains."
 )
 
 
@@ -45,9 +55,10 @@ def cells(summary: Summary) -> list[str]:
 def table(summaries: Sequence[Summary], category: str = "all") -> Table:
     """The figures of one category as a rich table."""
     title = "all categories" if category == "all" else category
-    out = Table(title=title, title_justify="left")
+    out = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in COLUMNS:
-        out.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+        first = name == "method"
+        out.add_column(name, justify="left" if first else "right", no_wrap=first)
     for summary in summaries:
         if summary.category == category:
             out.add_row(*cells(summary))
@@ -69,19 +80,11 @@ def markdown(
     lines += _markdown_table(["method", *names], rows)
     lines += ["", *_positions(summaries)]
     lines += ["", "## Accepted guesses by source", ""]
+    lines += ["A guess that several sources made counts for each.", ""]
     lines += _markdown_table(
         ["method", "source", "guesses", "accepted", "share"], _sources(summaries)
     )
     return "\n".join(lines) + "\n"
-
-
-LEGEND = (
-    "Speedup is tokens per second over that of plain decoding, prefill included, with a 95% "
-    "bootstrap interval over cases in brackets. What an engine spends on measuring the machine, "
-    "once in its life, is left out and listed as *once*. Pass cost is in passes of plain decoding, "
-    "host work included. *Equal* counts the cases whose tokens are those of plain decoding; a tie "
-    "is a difference that rounding explains. A guess that several sources made counts for each."
-)
 
 
 def as_json(

@@ -207,6 +207,7 @@ def publish(
         console = Console(highlight=False, width=200)
     for category in dict.fromkeys(summary.category for summary in summaries):
         console.print(report.table(summaries, category))
+    console.print(report.LEGEND)
     if profile:
         console.print(report.profile(summaries, rows))
     values = report.as_json(summaries, rows, settings, facts, complete)

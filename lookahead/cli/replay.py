@@ -43,11 +43,12 @@ def replay(file: Path, slope: float, as_json: bool, **values: Any) -> None:
         click.echo(json.dumps({name: as_object(score) for name, score in scores.items()}))
         return
     out = Table(title=f"replay of {file.name}", title_justify="left")
-    columns = ("text", "tokens/pass", "guesses/pass", "speedup at slope", "µs/pass", "accepted")
+    columns = ("text", "tokens/pass", "guesses/pass", "speedup", "µs/pass", "accepted")
     for name in columns:
-        out.add_column(name, justify="left" if name in {"text", "accepted"} else "right")
+        left = name in {"text", "accepted"}
+        out.add_column(name, justify="left" if left else "right", no_wrap=left)
     for name, score in scores.items():
-        accepted = ", ".join(
+        accepted = "\n".join(
             f"{source} {score.accepted.get(source, 0)}/{count}"
             for source, count in score.proposed.items()
         )
