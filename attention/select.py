@@ -71,6 +71,6 @@ def choose_backend(
         spans = context.spans(window)
         span = max(s.length for s in spans) - min(s.fringe_start for s in spans)
         used = sum(s.length - s.fringe_start for s in spans) / len(spans)
-        span += IN_VAIN * (span - used)
-        return "sdpa" if group * context.width * span <= CPU_MASK_ENTRIES else "flash"
+        cost = span + IN_VAIN * (span - used)
+        return "sdpa" if group * context.width * cost <= CPU_MASK_ENTRIES else "flash"
     return "flash" if device == "cuda" else "sdpa"
