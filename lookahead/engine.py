@@ -25,7 +25,7 @@ from lookahead.config import Config
 from lookahead.cost import load_cost, save_cost
 from lookahead.cost_store import cost_path
 from lookahead.emission import Emitter
-from lookahead.handover import config_reason, inputs_reason, stream_tokens
+from lookahead.handover import config_reason, inputs_reason, stream_tokens, switch_reason
 from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
 from lookahead.model import Target
@@ -41,8 +41,8 @@ class Engine:
     """Generates with a model exactly as the model would, in fewer passes.
 
     Attributes: ``model``, ``config``, ``capability`` (what the model can do and why), ``stats`` (of
-    the last call), ``pool`` (the n-gram pool, can be saved and loaded). One engine serves one call
-    at a time; what it learns is kept for the next.
+    the last call), ``memory`` (what is kept between calls), ``pool`` (the n-gram pool, can be saved
+    and loaded). One engine serves one call at a time; what it learns is kept for the next.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.stats = Stats()
         self._passes = Passes(model, copied=self.config.prepack)
-        self._memory = Memory(self.config, sources)
+        self.memory = Memory(self.config, sources)
         self._warned: set[str] = set()
         self._user: weakref.ref[Call] | None = None
         on_gpu = model.device.type == "cuda" and getattr(model, "hf_device_map", None) is None
@@ -67,12 +67,12 @@ class Engine:
         self.capability = self._try_passes()
         if self.config.remember_cost:
             known = load_cost(cost_path(model, self._passes))
-            self._memory.cost = known or self._memory.cost
+            self.memory.cost = known or self.memory.cost
 
     def _remember_cost(self) -> None:
         """Keep the measured cost for later runs, where measuring took noticeable time."""
         if self.config.remember_cost and self.stats.seconds_measuring > _WORTH_KEEPING:
-            save_cost(cost_path(self.model, self._passes), self._memory.cost)
+            save_cost(cost_path(self.model, self._passes), self.memory.cost)
 
     def _try_passes(self) -> Capability:
         """Take the cheapest kind of pass in which the model can verify trees, else the best."""
@@ -96,15 +96,15 @@ class Engine:
     @property
     def pool(self) -> Any:
         """The n-gram pool: ``save(path)``, ``load(path)``, ``len()``."""
-        return self._memory.pool
+        return self.memory.pool
 
     def save_pool(self, path: str | Path) -> None:
         """Write the n-gram pool to a file."""
-        self._memory.pool.save(path)
+        self.memory.pool.save(path)
 
     def load_pool(self, path: str | Path) -> None:
         """Add the n-grams of a file written by ``save_pool``."""
-        self._memory.pool.load(path)
+        self.memory.pool.load(path)
 
     # -- the three ways to call ---------------------------------------------------------------
 
@@ -195,8 +195,11 @@ class Engine:
         return prepared, reason
 
     def _rows_reason(self, prepared: Prepared) -> str:
+        rows, length = prepared.input_ids.shape
         mask = prepared.model_kwargs.get("attention_mask")
-        return self.capability.rows_reason(prepared.input_ids.shape[0], mask)
+        return self.capability.rows_reason(rows, mask) or switch_reason(
+            self.model, rows, length, prepared.generation_config.max_length
+        )
 
     def _call(self, prepared: Prepared, streamer: Any) -> tuple[Call, bool]:
         config = prepared.generation_config
@@ -214,7 +217,7 @@ class Engine:
         chain = self.capability.mode == "chain"
         call = Call(
             Target(self._passes.module(), self.capability.mode, self._free_static()),
-            self._memory,
+            self.memory,
             emitter,
             prepared.input_ids,
             kwargs,

@@ -87,6 +87,10 @@ class Memory:
             self._calibrations[sampling] = Calibration(sources, shipped_priors(sampling=sampling))
         return self._calibrations[sampling]
 
+    def share_calibrations(self, other: Memory) -> None:
+        """Use and go on with the estimates of another engine's memory."""
+        self._calibrations = other._calibrations
+
     def continuation(self, token: int) -> int:
         """The best known token after ``token``; itself where nothing is known."""
         _, row = self.recycling.get(-1, token)
