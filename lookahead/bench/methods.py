@@ -39,7 +39,10 @@ class Method(ABC):
     seed_equal: bool
 
     def start_prompt(self) -> None:  # noqa: B027 - most methods keep nothing between prompts
-        """Called before each prompt; a cold engine forgets what it learned here."""
+        """Called before each prompt, outside its time."""
+
+    def end_prompt(self) -> None:  # noqa: B027
+        """Called after each prompt, when its statistics are taken."""
 
     @abstractmethod
     def generate(
@@ -127,21 +130,28 @@ class EngineMethod(Method):
         self._make = lambda: wrap(config)
         self._model = model
         self._warm = warm
-        self._engine = self._make()
+        self._engine: Any = None
         self._steps: list[tuple[int, float, int]] = []  # width, end and tokens of each step
 
     @property
     def engine(self) -> Any:
-        """The engine of the current prompt."""
+        """The engine of the current prompt, made when it is first asked for."""
+        if self._engine is None:
+            self._engine = self._make()
         return self._engine
 
     def start_prompt(self) -> None:
+        """Have the engine ready before the clock starts."""
+        assert self.engine is not None
+
+    def end_prompt(self) -> None:
+        """A cold engine goes at once: it may hold a packed copy of the weights."""
         if not self._warm:
-            self._engine = self._make()
+            self._engine = None
 
     def warm_up(self, ids: Sequence[int], kwargs: dict[str, Any]) -> None:
         super().warm_up(ids, kwargs)
-        self._engine = self._make()  # what the warm-up taught it does not count
+        self._engine = None  # what the warm-up taught it does not count
 
     def generate(
         self, ids: Sequence[int], kwargs: dict[str, Any], streamer: BaseStreamer | None
@@ -152,7 +162,7 @@ class EngineMethod(Method):
         self._steps = []
         if streamer is not None:
             streamer.put(inputs["input_ids"].cpu())
-        for step in self._engine.stream(**inputs, **kwargs):
+        for step in self.engine.stream(**inputs, **kwargs):
             self._steps.append((step.nodes + 1, time.perf_counter(), len(step.tokens)))
             tokens += step.tokens
             if streamer is not None:
@@ -167,7 +177,7 @@ class EngineMethod(Method):
         return [Pass(width, end - before, count) for (_, before, _), (width, end, count) in pairs]
 
     def stats(self) -> dict[str, Any] | None:
-        values: dict[str, Any] = self._engine.stats.to_dict()
+        values: dict[str, Any] = self.engine.stats.to_dict()
         return values
 
 

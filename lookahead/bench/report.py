@@ -28,10 +28,11 @@ COLUMNS = (
 LEGEND = (
     "tok/s: tokens per second, prefill included. speedup: the same over plain decoding's, with a "
     "95% bootstrap interval over cases. median: median of the cases' speedups. decoding: speedup "
-    "without prefill. tok/pass, guesses: tokens got and guesses made per pass. cost: time of a pass "
-    "in plain passes, host work included. outside: share of decoding time outside the model. once: "
-    "seconds that engines spent on measuring the machine, once in their life, left out elsewhere. "
-    "equal: cases with plain decoding's tokens; a tie is a difference that rounding explains."
+    "without prefill. tok/pass, guesses: tokens got and guesses made per pass. cost: time of a "
+    "pass in plain passes, host work included. outside: share of decoding time outside the model. "
+    "once: seconds that engines spent on measuring the machine, once in their life, left out "
+    "elsewhere. equal: cases with plain decoding's tokens; a tie is a difference that rounding "
+    "explains."
 )
 
 

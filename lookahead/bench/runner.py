@@ -147,7 +147,8 @@ class Run:
             method.modules(),
         )
         row = Row.from_timing(case.name, case.prompt.category, method.name, ids, timing)
-        stats = method.stats()
+        stats, passes = method.stats(), method.passes() or timing.passes
+        method.end_prompt()
         once = stats["seconds_measuring"] if stats else 0.0
         return replace(
             row,
@@ -155,7 +156,7 @@ class Run:
             seconds_prefill=row.seconds_prefill - once,
             seconds_once=once,
             stats=stats,
-            passes=method.passes() or timing.passes,
+            passes=passes,
         )
 
     def _compare(self, method: Method, row: Row, plain: Row, case: Case) -> Row:

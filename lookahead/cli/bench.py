@@ -149,14 +149,15 @@ def prepare(
             settings.state,
             draft,
         )
-    modes = [str(m.engine.capability.mode) for m in methods if isinstance(m, EngineMethod)]
-    chunks = bool(modes) and modes[0] != "plain"
+    first = next((m for m in methods if isinstance(m, EngineMethod)), None)
+    mode = str(first.engine.capability.mode) if first is not None else "no engine"
+    chunks = mode in {"tree", "chain"}
     path = out / ROWS if out is not None else None
     facts = {
         **environment(loaded.model.device),
         "weights": str(loaded.model.dtype).removeprefix("torch."),
         "parameters": loaded.model.num_parameters(),
-        "engine mode": modes[0] if modes else "no engine",
+        "engine mode": mode,
         "methods": [method.name for method in methods],
     }
     return Run(loaded.model, loaded.tokenizer, methods, settings, path, chunks), facts
