@@ -10,8 +10,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from transformers.generation import GenerationMode
+from transformers.generation import GenerationMixin, GenerationMode
 from transformers.generation.streamers import BaseStreamer
+
+from lookahead.model import rotary_switches, text_config
 
 _PREPARED_KEYS = {
     "attention_mask",
@@ -54,6 +56,26 @@ def inputs_reason(model_kwargs: dict[str, Any]) -> str:
     }
     if extra:
         return f"the model is given {', '.join(sorted(extra))}, whose part in guesses is unknown"
+    return ""
+
+
+def switch_reason(model: Any, rows: int, prompt: int, longest: int) -> str:
+    """Why a text that may grow from ``prompt`` to ``longest`` tokens is decoded plainly, or "".
+
+    Scaled rotary embeddings change their factors at a length. Plain decoding then changes them for
+    all rows in one step, and some models read the whole text anew in that step.
+    """
+    reads_anew = (
+        type(model).prepare_inputs_for_generation
+        is not GenerationMixin.prepare_inputs_for_generation
+    )
+    for limit, kind in rotary_switches(text_config(model)):
+        crosses = prompt <= limit < longest or (kind == "dynamic" and limit < longest)
+        if crosses and (rows > 1 or (kind == "longrope" and reads_anew)):
+            return (
+                f"the text may pass {limit} tokens, where the rotary embedding changes; set a "
+                "smaller max_new_tokens to stay below"
+            )
     return ""
 
 

@@ -35,20 +35,27 @@ def text_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
+def rotary_switches(config: Any) -> list[tuple[int, str]]:
+    """(length, kind): where scaled rotary embeddings change; kind is "longrope" or "dynamic"."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    found = []
+    for rope in [parameters, *(value for value in parameters.values() if isinstance(value, dict))]:
+        kind = rope.get("rope_type")
+        if kind in ("longrope", "dynamic"):
+            length = getattr(config, "original_max_position_embeddings", None)
+            length = length or rope.get("original_max_position_embeddings")
+            length = length or getattr(config, "max_position_embeddings", None)
+            if isinstance(length, int):
+                found.append((length, str(kind)))
+    return found
+
+
 def position_limits(config: Any) -> list[tuple[int, bool]]:
     """(position, hard): a pass must not cross such a position; past a hard one it is one token."""
-    limits = []
+    limits = [(length, kind == "dynamic") for length, kind in rotary_switches(config)]
     context = getattr(config, "max_position_embeddings", None)
     if isinstance(context, int) and context > 0:
         limits.append((context, False))
-    parameters = getattr(config, "rope_parameters", None) or {}
-    ropes = [parameters] + [value for value in parameters.values() if isinstance(value, dict)]
-    for rope in ropes:
-        if rope.get("rope_type") in ("longrope", "dynamic"):
-            original = rope.get("original_max_position_embeddings") or context
-            original = getattr(config, "original_max_position_embeddings", None) or original
-            if isinstance(original, int):
-                limits.append((original, rope["rope_type"] == "dynamic"))
     return limits
 
 

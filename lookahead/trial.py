@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.generation import LogitsProcessor, LogitsProcessorList
 
 from lookahead.model import Target, text_config
-from lookahead.packed import cannot_copy, shared_copy
+from lookahead.packed import shared_copy
 from lookahead.tree import TokenTree
 
 PROMPT = 7
@@ -191,6 +191,11 @@ def windows(model: Any) -> list[int]:
     return [size for size in found if isinstance(size, int) and size > 0]
 
 
+def _hooked(module: Any) -> Any:
+    """Whether a copy of a module would still run something of the original."""
+    return "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
+
+
 def with_short_windows(model: Any, attention: str) -> Any:
     """A copy over the same weights whose long windows are short, or None where that cannot be.
 
@@ -199,7 +204,7 @@ def with_short_windows(model: Any, attention: str) -> Any:
     ``attention``: its attention implementation.
     """
     long = {size for size in windows(model) if size > LONGEST_WINDOW}
-    if not long or cannot_copy(model):
+    if not long or any(_hooked(module) for module in model.modules()):
         return None
     made: Any = shared_copy(model)
     made.generation_config = copy.deepcopy(model.generation_config)

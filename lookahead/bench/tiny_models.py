@@ -47,7 +47,7 @@ _SIZES: dict[str, int] = {
     ),
     **dict.fromkeys(
         "num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers "
-        "num_blocks encoder_layers num_encoder_layers num_layers_per_stack".split(),
+        "num_blocks encoder_layers num_encoder_layers".split(),
         _LAYERS,
     ),
     **dict.fromkeys("depth conf_num_hidden_layers num_global_layers".split(), 1),
@@ -111,13 +111,45 @@ _SIZES: dict[str, int] = {
 _MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64}
 _HYBRID = ["linear_attention", "hybrid", "linear_attention", "hybrid"]
 _MIXED = ["sliding_attention", "full_attention"] * 2
-_NO_PER_LAYER_INPUT = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+_QSA = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": _HEAD,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 4,
+}
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     "bamba": {**_MAMBA2, "attn_layer_indices": [1, 3]},
-    "cohere_compass_text": {"layer_types": _MIXED},
+    "cohere_compass_text": {
+        "layer_types": _MIXED,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    },
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "dory": {
+        "num_hidden_layers": 8,
+        "n_input_layers": 2,
+        "n_recurrent_layers": 4,
+        "n_output_layers": 2,
+    },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "dots3_note": {
+        "vision_config": {
+            "adapter_in_dim": _HIDDEN,
+            "adapter_out_dim": _HIDDEN,
+            "mlp_layer_types": ["dense"],
+            "num_hidden_layers": 1,
+        },
+        "audio_config": {
+            "adapter_input_size": _HIDDEN,
+            "adapter_out_dim": _HIDDEN,
+            "downsample_hidden_size": 8,
+        },
+    },
     "falcon_h1": _MAMBA2,
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granitemoehybrid": {
@@ -126,13 +158,24 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     },
     "hunyuan_v1_dense": {"head_dim": _HEAD},
     "hunyuan_v1_moe": {"head_dim": _HEAD},
+    "hrm_text": {"num_hidden_layers": 2, "num_layers_per_stack": None, "layer_types": None},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"num_heads": 8},
     "ministral": {"head_dim": _HEAD, "layer_types": _MIXED},
     "nemotron": {"num_key_value_heads": 2},
-    "zamba": {"layers_block_type": _HYBRID},
-    "zamba2": {"layers_block_type": _HYBRID},
+    "qwen4_exp": {"text_config": _QSA},
+    "qwen4_exp_text": _QSA,
+    "reformer": {
+        "axial_pos_embds": False,
+        "attn_layers": ["local", "lsh"],
+        "num_buckets": 4,
+        "hidden_size": 32,
+    },
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"layers_block_type": _HYBRID, "attention_hidden_size": 64, "attention_head_dim": 16},
+    "zamba2": {"layers_block_type": _HYBRID, "attention_head_dim": 16, "attention_hidden_size": 64},
     "zaya": {"num_experts_per_tok": 1},
 }
 """What shrinking by field names gets wrong, by model type."""
@@ -219,6 +262,7 @@ def tiny_model(model_type: str, seed: int = 0, **changes: Any) -> Any:
         widen(model)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
+    model.generation_config.use_cache = True
     return model.eval()
 
 
