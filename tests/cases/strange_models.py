@@ -74,11 +74,13 @@ class WindowInTheCode(_Strange):
     ) -> Any:
         window = self.config.sliding_window
         held = cache.get_seq_length() if cache is not None else 0
-        keys = held + input_ids.shape[1]
-        queries = torch.arange(held, keys)[:, None]
-        seen = (queries - torch.arange(keys)[None] < window) & (queries >= torch.arange(keys)[None])
+        n = input_ids.shape[1]
+        keys, first = cache.get_mask_sizes(n, 0) if held else (n, 0)
+        slots = torch.arange(first, first + keys)[None]
+        queries = torch.arange(held, held + n)[:, None]
+        seen = (queries - slots < window) & (queries >= slots)
         if isinstance(attention_mask, Tensor) and attention_mask.dim() == 4:
-            seen = seen & (attention_mask[0, 0, :, :keys] > -1)
+            seen = (queries - slots < window) & (attention_mask[0, 0, :, :keys] > -1)
         lowest = torch.finfo(torch.float32).min
         additive = torch.where(seen, 0.0, lowest)[None, None]
         return super().forward(input_ids, additive, position_ids, cache, **kwargs)
