@@ -80,7 +80,8 @@ class Planner:
         limit = min(
             max_nodes, self._config.max_nodes if fixed is None else fixed, len(cost.relative) - 2
         )
-        grown = self._grow(root_token, limit, max_depth, chain, None if fixed is not None else cost)
+        priced = None if fixed is not None else cost
+        grown = self._grow(root_token, limit, max_depth, chain, priced, host)
         weights = self._calibration.paths.correct(np.array(grown.weights))
         weights[0] = 1.0  # the token that every pass gives
         gains = np.cumsum(weights)
@@ -97,6 +98,7 @@ class Planner:
         max_depth: int,
         chain: bool,
         cost: CostTable | None,
+        host: float,
     ) -> Plan:
         """Take up to ``limit`` candidates, best first."""
         plan = Plan(TokenTree(root_token))
@@ -104,7 +106,8 @@ class Planner:
             return plan
         # The least a further node can cost: no node lighter than that times the best speed pays.
         slope = cost.slopes if cost is not None else None
-        best, gain = 1.0, 1.0
+        gain = 1.0
+        best = 1.0 if cost is None else 1.0 / (host + float(cost.relative[1]))
         heap: list[tuple[float, int, int, tuple[int, ...], Any]] = []
         states = [source.root() for source in self._sources]
         self._expand(plan, 0, states, 1.0, heap, chain)
@@ -116,7 +119,7 @@ class Planner:
                 if weight < best * slope[nodes]:
                     break
                 gain += weight
-                best = max(best, gain / float(cost.relative[nodes + 1]))
+                best = max(best, gain / (host + float(cost.relative[nodes + 1])))
             node = plan.tree.add(parent, token)
             plan.weights.append(weight)
             plan.proposers.append(proposers)
