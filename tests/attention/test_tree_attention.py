@@ -32,9 +32,9 @@ def allowance(case: Case, exact: torch.Tensor, exact_lse: torch.Tensor) -> float
     """What merging two parts may cost beyond twice SDPA's error, which may happen to be nil.
 
     In 16 bits: one more rounding, of a part that can be larger than the whole. In fp32: parts are
-    weighed by exp(lse), and an fp32 lse is off by up to |lse| * eps / 2 on each side; and folded
-    heads make other matrix shapes, so that dot products of d terms are summed in another order,
-    which moves scores by some sqrt(d) * eps / 2.
+    weighed by exp(lse), and an fp32 lse is off by up to |lse| * eps / 2 on each side; and the parts
+    are other matrix shapes, so that dot products of d terms are summed in another order, which
+    moves scores by some sqrt(d) * eps / 2.
     """
     seen = exact_lse.isfinite()
     eps = torch.finfo(case.q.dtype).eps
@@ -58,12 +58,13 @@ def assert_as_exact_as_sdpa(case: Case, backend: str, window: int | None = None)
     if not seen.any():
         assert (out == 0).all() and (lse == -torch.inf).all()
         return
-    plain_error = (plain.double() - exact)[seen]
     error = (out.double() - exact)[seen]
-    assert error.abs().max() <= 2 * plain_error.abs().max() + allowance(case, exact, exact_lse)
+    plain_errors = [(x.double() - exact)[seen] for x in plain]
+    largest = max(float(x.abs().max()) for x in plain_errors)
+    assert error.abs().max() <= 2 * largest + allowance(case, exact, exact_lse)
     if error.numel() > 1000:  # a largest error is luck, the root mean square is not
-        rms, plain_rms = (x.square().mean().sqrt() for x in (error, plain_error))
-        assert rms <= 2 * plain_rms + torch.finfo(torch.float32).eps / 2
+        largest_rms = max(float(x.square().mean().sqrt()) for x in plain_errors)
+        assert error.square().mean().sqrt() <= 2 * largest_rms + torch.finfo(torch.float32).eps / 2
     # The 16-bit CPU kernels sum with a faster, coarser exponential: some 6e-5 was seen.
     tolerance = 1e-5 if case.q.dtype == torch.float32 else 2e-4
     torch.testing.assert_close(lse[seen].double(), exact_lse[seen], rtol=tolerance, atol=tolerance)
@@ -96,7 +97,7 @@ def cases(draw: st.DrawFn) -> tuple[Case, int | None]:
 
 
 @pytest.mark.parametrize("backend", FAST)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)  # bounds on rounding are statistical
 @given(drawn=cases())
 def test_random_trees_are_as_exact_as_plain_sdpa(
     backend: str, drawn: tuple[Case, int | None]

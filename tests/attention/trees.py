@@ -95,9 +95,15 @@ def make_case(
     return Case(q, k, v, prefix_lens, torch.stack(trees).to(device), prefix_starts)
 
 
-def joined_attention(case: Case, mask: Tensor) -> Tensor:
-    """Plain SDPA over the joined keys under a 4-D bool mask, keys expanded to all heads."""
-    group = case.q.shape[1] // case.k.shape[1]
-    end = mask.shape[-1]
-    k, v = (x[:, :, :end].repeat_interleave(group, 1) for x in (case.k, case.v))
-    return torch.nn.functional.scaled_dot_product_attention(case.q, k, v, attn_mask=mask[:, None])
+def joined_attention(case: Case, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Plain SDPA over the joined keys under a 4-D bool mask, in two shapes: keys expanded to all
+    heads, and heads folded into rows. Equal up to rounding; BLAS picks other code for other shapes
+    and the rounding error of the two can differ severalfold."""
+    group, key_heads = case.q.shape[1] // case.k.shape[1], case.k.shape[1]
+    attention = torch.nn.functional.scaled_dot_product_attention
+    k, v = (x[:, :, : mask.shape[-1]] for x in (case.k, case.v))
+    wide_k, wide_v = (x.repeat_interleave(group, 1) for x in (k, v))
+    expanded = attention(case.q, wide_k, wide_v, attn_mask=mask[:, None])
+    rows = case.q.reshape(case.q.shape[0], key_heads, -1, case.q.shape[-1])
+    folded = attention(rows, k, v, attn_mask=mask.repeat(1, group, 1)[:, None])
+    return expanded, folded.reshape(case.q.shape)
