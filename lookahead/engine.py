@@ -26,6 +26,7 @@ from lookahead.cost import load_cost, save_cost
 from lookahead.cost_store import cost_path
 from lookahead.emission import Emitter
 from lookahead.handover import config_reason, inputs_reason, stream_tokens, switch_reason
+from lookahead.kv_cache import CACHE_NAME
 from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
 from lookahead.model import Target
@@ -204,8 +205,7 @@ class Engine:
     def _call(self, prepared: Prepared, streamer: Any) -> tuple[Call, bool]:
         config = prepared.generation_config
         kwargs = prepared.model_kwargs
-        user_cache = getattr(kwargs.get("cache"), "_is_user_defined", False)
-        returns_cache = bool(config.return_dict_in_generate) or user_cache
+        returns_cache = bool(config.return_dict_in_generate) or _is_callers(kwargs.get(CACHE_NAME))
         capacity = config.max_length + 1
         emitter = Emitter(
             prepared.input_ids,
@@ -253,7 +253,7 @@ class Engine:
             logits=tuple(logits) if logits is not None else None,
             attentions=None,
             hidden_states=None,
-            cache=cache,
+            **{CACHE_NAME: cache},
         )
 
     def _warn(self, reason: str) -> None:
@@ -284,6 +284,14 @@ class Engine:
             now = time.perf_counter()
             yield Step(step, ["model"] * len(step), 0, now - begin)
             begin = now
+
+
+def _is_callers(cache: Any) -> bool:
+    """Whether a prepared cache came from the caller, who will look at it again."""
+    marked = getattr(cache, "_is_user_defined", None)
+    if marked is None and CACHE_NAME != "cache":  # releases that do not mark it
+        return cache is not None and cache.get_seq_length() > 0
+    return bool(marked)
 
 
 def wrap(

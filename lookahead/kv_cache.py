@@ -19,8 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast as ModelOutput
 
 from lookahead.static_pass import Arena, StaticWindow
+
+# transformers renamed the argument and the output field after 5.20.
+CACHE_NAME = "cache" if "cache" in ModelOutput.__dataclass_fields__ else "past_key_values"
 
 _KNOWN_LAYERS = {
     "DynamicLayer",
@@ -82,6 +86,8 @@ class TreeCache(Cache):
     Raises ValueError if that cache has layers that keep anything but keys and values by position
     (recurrent or convolution state, indexers): those cannot be rolled back by a number.
     """
+
+    argument = CACHE_NAME  # under which a model is given its cache
 
     def __init__(
         self, prompt: Cache, length: int, capacity: int, arena: Arena | None = None

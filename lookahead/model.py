@@ -15,14 +15,14 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lookahead.attention import TreeContext, hf
-from lookahead.kv_cache import TreeCache
+from lookahead.kv_cache import CACHE_NAME, TreeCache
 from lookahead.masks import LayerKinds, MaskBuilder
 from lookahead.static_pass import StaticPasses
 from lookahead.tree import TokenTree
@@ -98,7 +98,7 @@ class Target:
         """
         outputs = self._module._prefill(input_ids, generation_config, model_kwargs)
         kwargs = self._module._update_model_kwargs_for_generation(outputs, model_kwargs)
-        prompt_cache = outputs.cache
+        prompt_cache = outputs[CACHE_NAME]
         # The mask now covers the token to come as well; slots so far are one fewer.
         mask = kwargs.get("attention_mask")
         length = int(prompt_cache.get_seq_length())
@@ -149,14 +149,13 @@ class Target:
                 return logits
         inputs: dict[str, Any] = {
             "input_ids": ids,
-            "cache": self._cache,
+            CACHE_NAME: self._cache,
             "use_cache": True,
             "return_dict": True,
         }
         inputs.update(positions)
         inputs.update(self._mask(trees, starts, lengths, n))
-        logits = self._module(**inputs).logits
-        return logits
+        return cast(Tensor, self._module(**inputs).logits)
 
     def _positions(self, depths: Any, lengths: Sequence[int]) -> dict[str, Any]:
         if self._next is None:
@@ -198,7 +197,7 @@ class Target:
         missing = slots - (mask.shape[1] - 1)
         return torch.cat([mask[:, :-1], mask.new_ones((mask.shape[0], missing))], dim=1)
 
-    def time_widths(self, widths: Sequence[int], repeats: int = 3) -> dict[int, float]:
+    def time_widths(self, widths: Sequence[int], repeats: int = 2) -> dict[int, float]:
         """Median seconds of passes over so many tokens, interleaved; nothing is committed."""
         rows = len(self._cache.lengths)
         seconds: dict[int, list[float]] = {width: [] for width in widths}

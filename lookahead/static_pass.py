@@ -160,7 +160,7 @@ class StaticPasses:
         inputs: dict[str, Any] = {
             "input_ids": shape.tokens,
             "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
-            "cache": cache,
+            cache.argument: cache,
             "use_cache": True,
             "return_dict": True,
         }
