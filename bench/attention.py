@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -31,12 +29,13 @@ from typing import Any
 
 import click
 import torch
-from attention_report import Record, plot, show
+from attention_report import Record, machine, plot, show
+from attention_timing import Clock, copy_bandwidth, interleaved_medians
 from torch import Tensor
 
 from lookahead.attention import TreeContext, attend
 from lookahead.attention.dense import dense_attention
-from lookahead.attention.flash import fold_heads, kvcache_kernel
+from lookahead.attention.flash import fold_heads
 from lookahead.attention.masks import additive, visible_range
 
 RESULTS = Path(__file__).parent / "results"
@@ -125,49 +124,6 @@ def exact(inputs: Inputs) -> Tensor:
     return out.reshape(inputs.q.shape)
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Mean seconds per call; on CUDA the queue is drained before and after."""
-
-    device: str
-    now: Callable[[], float] = time.perf_counter
-
-    def __call__(self, call: Callable[[], Tensor], repeats: int) -> float:
-        self._drain()
-        start = self.now()
-        for _ in range(repeats):
-            call()
-        self._drain()
-        return (self.now() - start) / repeats
-
-    def _drain(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-
-
-def interleaved_medians(
-    calls: dict[str, Callable[[], Tensor]], rounds: int, clock: Clock
-) -> dict[str, float]:
-    """Median seconds per call of each; one round times each of them once."""
-    repeats = {}
-    for name, call in calls.items():
-        call()
-        repeats[name] = max(1, min(50, int(2e-3 / max(clock(call, 2), 1e-9))))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            times[name].append(clock(call, repeats[name]))
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def copy_bandwidth(device: str, clock: Clock) -> float:
-    """Bytes per second of copying 256 MiB (bytes read plus bytes written)."""
-    source = torch.ones(64 * 2**20, device=device)
-    target = torch.empty_like(source)
-    best = min(clock(lambda: target.copy_(source), 1) for _ in range(8))
-    return 2 * source.numel() * source.element_size() / best
-
-
 def needed_bytes(inputs: Inputs) -> int:
     """Keys and values of prefix and tree once, queries once, output once."""
     rows = (inputs.prefix + inputs.q.shape[2]) * inputs.k.shape[1] * 2
@@ -198,34 +154,13 @@ def measure(
             prefix=inputs.prefix,
             backend=name,
             microseconds=times[name] * 1e6,
-            new_mask_microseconds=times.get(f"{name} fresh", math.nan) * 1e6,
+            new_mask_microseconds=times[f"{name} fresh"] * 1e6 if name in backends else None,
             over_expanded=times["expanded"] / times[name],
             roofline_share=needed_bytes(inputs) / bandwidth / times[name],
             error=errors[name],
         )
         for name in calls
     ]
-
-
-def machine(device: str, dtype: str, size: int, bandwidth: float) -> dict[str, Any]:
-    name = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
-    return {
-        "device": device,
-        "name": name,
-        "dtype": dtype,
-        "head_size": size,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "flash_attn": device == "cuda" and kvcache_kernel() is not None,
-        "copy_gigabytes_per_second": bandwidth / 1e9,
-    }
-
-
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def numbers(context: click.Context, option: click.Parameter, value: str | None) -> Any:
@@ -292,7 +227,7 @@ def main(
     path = output or RESULTS / f"attention-{device}-{dtype}-{about['threads']}threads"
     json_path = Path(f"{path}.json")
     summary = {"machine": about, "records": [asdict(r) for r in records]}
-    json_path.write_text(json.dumps(summary, indent=1, allow_nan=True) + "\n")
+    json_path.write_text(json.dumps(summary, indent=1) + "\n")
     title = f"{about['name']}, {about['threads']} thread(s), {dtype}, head size {head_size}"
     plot(records, Path(f"{path}.png"), title)
     gains = {

@@ -1,13 +1,17 @@
-"""The table and the plot of `bench/attention.py`."""
+"""The table, the plot and the machine line of `bench/attention.py`."""
 
 from __future__ import annotations
 
-import math
+import platform
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
+
+from lookahead.attention.flash import kvcache_kernel
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Record:
     prefix: int
     backend: str
     microseconds: float
-    new_mask_microseconds: float
+    new_mask_microseconds: float | None
     over_expanded: float
     roofline_share: float
     error: float
@@ -34,7 +38,7 @@ def show(records: list[Record]) -> None:
     for r in records:
         table.add_row(
             r.heads, str(r.nodes), str(r.prefix), r.backend, f"{r.microseconds:,.0f}",
-            "" if math.isnan(r.new_mask_microseconds) else f"{r.new_mask_microseconds:,.0f}",
+            "" if r.new_mask_microseconds is None else f"{r.new_mask_microseconds:,.0f}",
             f"{r.over_expanded:.2f}", f"{r.roofline_share:.0%}", f"{r.error:.1e}",
         )  # fmt: skip
     Console(width=110).print(table)
@@ -72,3 +76,24 @@ def plot(records: list[Record], path: Path, title: str) -> None:
     figure.suptitle(title, fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
+
+
+def machine(device: str, dtype: str, size: int, bandwidth: float) -> dict[str, Any]:
+    name = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
+    return {
+        "device": device,
+        "name": name,
+        "dtype": dtype,
+        "head_size": size,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "flash_attn": device == "cuda" and kvcache_kernel() is not None,
+        "copy_gigabytes_per_second": bandwidth / 1e9,
+    }
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
