@@ -205,7 +205,9 @@ class Engine:
     def _call(self, prepared: Prepared, streamer: Any) -> tuple[Call, bool]:
         config = prepared.generation_config
         kwargs = prepared.model_kwargs
-        returns_cache = bool(config.return_dict_in_generate) or _is_callers(kwargs.get(CACHE_NAME))
+        returns_cache = bool(config.return_dict_in_generate) or getattr(
+            kwargs.get(CACHE_NAME), "_is_user_defined", False
+        )
         capacity = config.max_length + 1
         emitter = Emitter(
             prepared.input_ids,
@@ -284,14 +286,6 @@ class Engine:
             now = time.perf_counter()
             yield Step(step, ["model"] * len(step), 0, now - begin)
             begin = now
-
-
-def _is_callers(cache: Any) -> bool:
-    """Whether a prepared cache came from the caller, who will look at it again."""
-    marked = getattr(cache, "_is_user_defined", None)
-    if marked is None and CACHE_NAME != "cache":  # releases that do not mark it
-        return cache is not None and cache.get_seq_length() > 0
-    return bool(marked)
 
 
 def wrap(
