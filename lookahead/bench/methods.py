@@ -206,9 +206,11 @@ ENTRIES: tuple[Entry, ...] = (
 )  # fmt: skip
 
 
-def default_names(device: torch.device) -> tuple[str, ...]:
+def default_names(device: torch.device, draft: bool = False) -> tuple[str, ...]:
     """Methods of a run that names none: compiled on a GPU only, assisted only with a draft."""
-    skipped = {"assisted"} if device.type == "cuda" else {"assisted", "compiled"}
+    skipped = set() if device.type == "cuda" else {"compiled"}
+    if not draft:
+        skipped.add("assisted")
     return tuple(entry.name for entry in ENTRIES if entry.name not in skipped)
 
 
@@ -222,7 +224,8 @@ def build_methods(
     """The methods named, the reference first.
 
     Under ``state="both"`` the full engine runs cold and, as ``engine-warm``, warm; the reduced
-    ones run cold. Raises ValueError for an unknown name or a missing draft model.
+    ones run cold. Raises ValueError for an unknown name, and for a draft model without the method
+    assisted or the other way round.
     """
     known = {entry.name: entry for entry in ENTRIES}
     unknown = [name for name in names if name not in known]
@@ -230,6 +233,8 @@ def build_methods(
         raise ValueError(f"no method {', '.join(unknown)}; there are {', '.join(known)}")
     if "assisted" in names and draft_model is None:
         raise ValueError("the method assisted needs a draft model: give its path")
+    if draft_model is not None and "assisted" not in names:
+        raise ValueError("a draft model is used by the method assisted only: add it")
     methods: list[Method] = []
     for name in dict.fromkeys([REFERENCE, *names]):
         entry = known[name]

@@ -48,7 +48,7 @@ METHODS_HELP = "A method to run, may be given several times: " + ", ".join(
 )
 
 
-@click.command()
+@click.command(short_help="Measure speed against plain decoding.")
 @prompt_options(per_category=2)
 @click.option("--method", "methods", multiple=True, metavar="NAME", help=METHODS_HELP)
 @click.option(
@@ -98,7 +98,7 @@ def bench(
             model=choice.spec or "default",
             device=str(device),
             dtype=choice.load.dtype,
-            methods=methods or default_names(device),
+            methods=methods or default_names(device, draft_model is not None),
             state=state,
             draft_model=draft_model,
             **names,

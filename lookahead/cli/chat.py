@@ -29,7 +29,7 @@ from .generate import legend, painter
 HELP = "Type a message. /new starts over, /quit or Ctrl-D ends, Ctrl-C stops a reply."
 
 
-@click.command(cls=SectionedCommand)
+@click.command(cls=SectionedCommand, short_help="Talk with the model.")
 @click.option("--system", help="A system message before the conversation.")
 @click.option(
     "--max-new-tokens",

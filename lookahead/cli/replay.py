@@ -17,7 +17,7 @@ from .common import clear_errors
 from .engine_options import SectionedCommand, engine_config, engine_options
 
 
-@click.command(cls=SectionedCommand)
+@click.command(cls=SectionedCommand, short_help="Score sources on recorded text, without a model.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--slope",

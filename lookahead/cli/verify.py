@@ -33,7 +33,7 @@ from .measuring import (
 )
 
 
-@click.command(cls=SectionedCommand)
+@click.command(cls=SectionedCommand, short_help="Check that the text is plain decoding's.")
 @prompt_options(per_category=1)
 @decoding_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -49,6 +49,17 @@ def test_bench_ends_with_json_and_writes_its_files(call: Any, tmp_path: Path) ->
     assert "| suffix |" in (out / "report.md").read_text()
 
 
+def test_bench_runs_assisted_generation_with_a_draft_model(call: Any, model_folder: Path) -> None:
+    draft = ["--draft-model", str(model_folder)]
+    result = call("bench", "--method", "assisted", *draft)
+    assert result.exit_code == 0, result.output
+    summary = last_json(result)["summaries"][1]
+    assert summary["method"] == "assisted" and summary["equal"] == 2
+    assert summary["tokens_per_pass"] >= 2  # the draft is the model itself
+    result = call("bench", "--method", "hf-lookup", *draft)
+    assert result.exit_code == 2 and "method assisted" in result.stderr
+
+
 def test_bench_does_not_overwrite_a_run_and_resumes_it(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
