@@ -52,6 +52,7 @@ class JacobiWindow:
         self._continuation = continuation
         self._root_token = 0
         self._columns: list[list[int]] = []  # columns[i][l]: level l of the i-th column
+        self._levels = 1  # of a column, also when all columns are behind the root
         self._stable: list[int] = []  # passes in a row in which a column's new guess was the old
         self._nodes: list[list[int]] = []  # tree nodes of the grafted columns
 
@@ -67,6 +68,7 @@ class JacobiWindow:
 
     def start(self, tokens: Sequence[int]) -> None:
         self._columns, self._stable, self._nodes = [], [], []
+        self._levels = 1
         self._root_token = tokens[-1]
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -102,11 +104,10 @@ class JacobiWindow:
 
     def _fill(self, start: Sequence[int]) -> None:
         columns = self._columns
-        levels = len(columns[0]) if columns else 1
         while len(columns) < self._config.window:
             column: list[int] = []
             before = columns[-1] if columns else None
-            for level in range(levels):
+            for level in range(self._levels):
                 if before is not None and level + 1 < len(before):
                     column.append(before[level + 1])
                 elif level == 0 and len(columns) < len(start):
@@ -153,7 +154,7 @@ class JacobiWindow:
         if not self._nodes:
             return
         picks = [seen.picks[nodes[-1]] for nodes in self._nodes]
-        full = len(self._columns[0]) == self._config.ngram - 1
+        full = self._levels == self._config.ngram - 1
         for i, (column, pick) in enumerate(zip(self._columns, picks, strict=True)):
             column.append(pick)
             if self._pool is not None:
@@ -163,6 +164,8 @@ class JacobiWindow:
             self._stable[i] = self._stable[i] + 1 if repeated else 0
         if full:
             self._age()
+        else:
+            self._levels += 1
         self._nodes = []
 
     def _age(self) -> None:
