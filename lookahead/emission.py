@@ -7,6 +7,7 @@ known by its exact type to depend on nothing but the row's own tokens is evaluat
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,20 +15,42 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process, stopping_criteria
 
-_SEES_ROW_NUMBER = {
-    "PrefixConstrainedLogitsProcessor",
-    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
-    "ClassifierFreeGuidanceLogitsProcessor",
-    "SynthIDTextWatermarkLogitsProcessor",
-    "WatermarkLogitsProcessor",
-    "EncoderNoRepeatNGramLogitsProcessor",
-    "EncoderRepetitionPenaltyLogitsProcessor",
+_LOOK_AT_ONE_ROW = {
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.TemperatureLogitsWarper,
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.TopPLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.MinPLogitsWarper,
+    logits_process.TypicalLogitsWarper,
+    logits_process.EpsilonLogitsWarper,
+    logits_process.EtaLogitsWarper,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.SequenceBiasLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.ForcedBOSTokenLogitsProcessor,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.LogitNormalization,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
 }
 
 
 def _row_independent(processor: Any) -> bool:
-    kind = type(processor)
-    return kind.__module__ == logits_process.__name__ and kind.__name__ not in _SEES_ROW_NUMBER
+    return type(processor) in _LOOK_AT_ONE_ROW
+
+
+def _of_one_row(processor: Any, row: int) -> Any:
+    """The processor for one row alone; those that hold something for each row are cut to it."""
+    lengths = getattr(processor, "prompt_ignore_length", None)
+    if not isinstance(lengths, Tensor) or len(lengths) == 1:
+        return processor
+    cut = copy.copy(processor)
+    cut.prompt_ignore_length = lengths[row : row + 1]
+    return cut
 
 
 class Stopping:
@@ -89,6 +112,10 @@ class Emitter:
         self.ids = input_ids.new_zeros((batch, capacity))
         self.ids[:, : self.prompt_length] = input_ids
         self.processors = logits_process.LogitsProcessorList(processors)
+        self._of_row = [
+            logits_process.LogitsProcessorList([_of_one_row(p, row) for p in processors])
+            for row in range(batch)
+        ]
         self.stopping = Stopping(criteria)
         returns = config.return_dict_in_generate
         self.scores: list[Tensor] | None = [] if returns and config.output_scores else None
@@ -119,11 +146,16 @@ class Emitter:
         return self.ids[rows, : self.prompt_length + emitted]
 
     def score(self, logits: Tensor, rows: slice, emitted: int) -> Tensor:
-        """Processed scores, float32 [rows, vocabulary]. Raises ValueError on NaN logits."""
+        """Processed scores of all rows or of one, float32 [rows, vocabulary].
+
+        Raises ValueError on NaN logits.
+        """
         raw = logits.to(copy=True, dtype=torch.float32, device=self.ids.device)
         if bool(torch.isnan(raw).any()):
             raise ValueError(nan_message(emitted))
-        scores = self.processors(self.prefix(rows, emitted), raw)
+        everything = len(raw) == len(self._of_row)
+        processors = self.processors if everything else self._of_row[rows.start]
+        scores = processors(self.prefix(rows, emitted), raw)
         if self.scores is not None:
             self.scores.append(scores)
         if self.logits is not None:

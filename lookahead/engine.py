@@ -25,7 +25,13 @@ from lookahead.config import Config
 from lookahead.cost import load_cost, save_cost
 from lookahead.cost_store import cost_path
 from lookahead.emission import Emitter
-from lookahead.handover import config_reason, inputs_reason, stream_tokens, switch_reason
+from lookahead.handover import (
+    config_reason,
+    inputs_reason,
+    stream_tokens,
+    switch_reason,
+    without_adapter_wrapper,
+)
 from lookahead.kv_cache import CACHE_NAME
 from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
@@ -300,8 +306,10 @@ def wrap(
     ``config``: options, see ``Config``. ``tokenizer``: needed for stop strings only. ``sources``:
     makers of further sources of guesses (``lookahead.sources.Source``), called once for each row of
     a call. The model is tried out on a few random tokens; ``engine.capability`` says what was
-    found. Raises TypeError if ``model`` is no generative model of transformers.
+    found. A PEFT model may be given; its adapters stay in force. Raises TypeError if ``model`` is
+    no generative model of transformers.
     """
+    model = without_adapter_wrapper(model)
     if not isinstance(model, PreTrainedModel) or not model.can_generate():
         raise TypeError(
             f"{type(model).__name__} is no generative model of transformers; "

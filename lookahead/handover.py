@@ -27,6 +27,20 @@ _PREPARED_KEYS = {
 _SAMPLING_MODES = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
 
 
+def without_adapter_wrapper(model: Any) -> Any:
+    """The model of transformers inside a PEFT model, whose layers carry the adapters.
+
+    Other models are returned as they are. Raises TypeError for adapters that are no part of the
+    layers (prompt tuning and its kin): those act outside the model of transformers.
+    """
+    adapters = getattr(model, "peft_config", None)
+    if not isinstance(adapters, dict) or not hasattr(model, "get_base_model"):
+        return model
+    if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
+        raise TypeError("prompt-learning adapters cannot be wrapped; use adapters such as LoRA")
+    return model.get_base_model()
+
+
 def config_reason(config: Any, assistant_model: Any = None) -> str:
     """Why a generation configuration is decoded plainly, or an empty string."""
     mode = config.get_generation_mode(assistant_model)

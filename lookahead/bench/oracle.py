@@ -29,7 +29,9 @@ class Book:
 
 
 class OracleSource:
-    """Guesses from a ``Book``. ``gap``: every so many positions the right token is withheld (0: never).
+    """Guesses from a ``Book``.
+
+    ``gap``: every so many positions the right token is withheld (0: never).
 
     A state is the number of tokens so far that agree with the text, or None.
     """

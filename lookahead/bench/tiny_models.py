@@ -22,91 +22,90 @@ _HIDDEN = 32
 _HEADS = 4
 _HEAD = 8
 
-_SIZES: dict[str, int] = {
-    **dict.fromkeys(
-        "vocab_size vocab_size_per_layer_input unpadded_vocab_size decoder_vocab_size "
-        "audio_vocab_size".split(),
+_GROUPS: list[tuple[int, str]] = [
+    (
         VOCABULARY,
+        "vocab_size vocab_size_per_layer_input unpadded_vocab_size decoder_vocab_size "
+        "audio_vocab_size",
     ),
-    **dict.fromkeys(
-        "hidden_size d_model n_embd embedding_dim emb_dim embedding_size attention_hidden_size "
-        "word_embed_proj_dim lru_width input_embedding_size output_embedding_size embed_dim "
-        "hidden_size_global out_hidden_size backbone_hidden_size".split(),
+    (
         _HIDDEN,
+        "hidden_size d_model n_embd embedding_dim emb_dim embedding_size "
+        "attention_hidden_size word_embed_proj_dim lru_width input_embedding_size "
+        "output_embedding_size embed_dim hidden_size_global out_hidden_size "
+        "backbone_hidden_size",
     ),
-    **dict.fromkeys(
+    (
+        64,
         "intermediate_size ffn_dim d_ff dff dim_ff decoder_ffn_dim encoder_ffn_dim "
         "ffn_hidden_size feed_forward_size d_inner dense_intermediate_size "
-        "intermediate_size_mlp shared_intermediate_size".split(),
-        64,
+        "intermediate_size_mlp shared_intermediate_size",
     ),
-    **dict.fromkeys(
-        "moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size "
-        "shared_experts_intermediate_size moe_shared_expert_intermediate_size".split(),
+    (
         32,
+        "moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size "
+        "shared_experts_intermediate_size moe_shared_expert_intermediate_size",
     ),
-    **dict.fromkeys(
-        "num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers "
-        "num_blocks encoder_layers num_encoder_layers".split(),
+    (
         _LAYERS,
+        "num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers "
+        "num_blocks encoder_layers num_encoder_layers",
     ),
-    **dict.fromkeys("depth conf_num_hidden_layers num_global_layers".split(), 1),
-    **dict.fromkeys(
-        "num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads "
-        "encoder_attention_heads num_encoder_attention_heads num_decoder_attention_heads "
-        "swa_num_attention_heads conf_num_attention_heads".split(),
+    (1, "depth conf_num_hidden_layers num_global_layers"),
+    (
         _HEADS,
+        "num_attention_heads n_head n_heads num_heads attention_heads "
+        "decoder_attention_heads encoder_attention_heads num_encoder_attention_heads "
+        "num_decoder_attention_heads swa_num_attention_heads conf_num_attention_heads",
     ),
-    **dict.fromkeys(
-        "num_key_value_heads swa_num_key_value_heads num_kv_heads kv_n_heads".split(), 2
-    ),
-    **dict.fromkeys(
+    (2, "num_key_value_heads swa_num_key_value_heads num_kv_heads kv_n_heads"),
+    (
+        _HEAD,
         "head_dim kv_channels d_head d_kv attention_head_size dim_head swa_head_dim "
         "global_head_dim linear_head_dim linear_key_head_dim linear_value_head_dim "
-        "v_head_dim qk_nope_head_dim mamba_d_head mamba_head_dim index_head_dim".split(),
-        _HEAD,
+        "v_head_dim qk_nope_head_dim mamba_d_head mamba_head_dim index_head_dim",
     ),
-    **dict.fromkeys("qk_rope_head_dim rotary_dim laurel_rank d_rel".split(), 4),
-    "qk_head_dim": _HEAD + 4,
-    **dict.fromkeys("kv_lora_rank q_lora_rank o_lora_rank".split(), 16),
-    **dict.fromkeys(
-        "num_experts n_routed_experts num_local_experts moe_num_experts zero_expert_num".split(),
+    (4, "qk_rope_head_dim rotary_dim laurel_rank d_rel"),
+    (16, "kv_lora_rank q_lora_rank o_lora_rank"),
+    (
         _EXPERTS,
+        "num_experts n_routed_experts num_local_experts moe_num_experts zero_expert_num",
     ),
-    **dict.fromkeys(
-        "num_experts_per_tok num_experts_per_token moe_topk moe_top_k moe_k".split(), 2
-    ),
-    **dict.fromkeys(
-        "n_group topk_group num_expert_group first_k_dense_replace n_groups mamba_n_groups "
-        "mamba_ngroups num_dense_layers moe_layer_start_index".split(),
+    (2, "num_experts_per_tok num_experts_per_token moe_topk moe_top_k moe_k"),
+    (
         1,
+        "n_group topk_group num_expert_group first_k_dense_replace n_groups "
+        "mamba_n_groups mamba_ngroups num_dense_layers moe_layer_start_index",
     ),
-    **dict.fromkeys(
-        "linear_num_key_heads linear_num_value_heads linear_num_heads index_n_heads".split(), 2
+    (
+        2,
+        "linear_num_key_heads linear_num_value_heads linear_num_heads index_n_heads",
     ),
-    **dict.fromkeys(
-        "sliding_window sliding_window_size attention_window_size window_size local_attention "
-        "attention_chunk_size keep_window_size".split(),
+    (
         WINDOW,
+        "sliding_window sliding_window_size attention_window_size window_size "
+        "local_attention attention_chunk_size keep_window_size",
     ),
-    **dict.fromkeys(
-        "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions "
-        "context_length model_max_length".split(),
+    (
         CONTEXT,
+        "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions "
+        "context_length model_max_length",
     ),
-    **dict.fromkeys("mamba_d_state state_size ssm_state_size".split(), 8),
-    **dict.fromkeys("chunk_size mamba_chunk_size".split(), 4),
-    **dict.fromkeys("mamba_n_heads mamba_num_heads n_mamba_heads".split(), 8),
-    "index_topk": 16,
-    "hidden_size_per_layer_input": 8,
-    "query_pre_attn_scalar": _HEAD,
-    "num_kv_shared_layers": 2,
-    "moe_layer_end_index": _LAYERS - 1,
-    "image_size": 28,
-    "patch_size": 14,
-    "time_step_rank": 4,
-    "mamba_dt_rank": 4,
-}
+    (8, "mamba_d_state state_size ssm_state_size"),
+    (4, "chunk_size mamba_chunk_size"),
+    (8, "mamba_n_heads mamba_num_heads n_mamba_heads"),
+    (_HEAD + 4, "qk_head_dim"),
+    (16, "index_topk"),
+    (8, "hidden_size_per_layer_input"),
+    (_HEAD, "query_pre_attn_scalar"),
+    (2, "num_kv_shared_layers"),
+    (_LAYERS - 1, "moe_layer_end_index"),
+    (28, "image_size"),
+    (14, "patch_size"),
+    (4, "time_step_rank"),
+    (4, "mamba_dt_rank"),
+]
+_SIZES = {name: size for size, names in _GROUPS for name in names.split()}
 
 _MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64}
 _HYBRID = ["linear_attention", "hybrid", "linear_attention", "hybrid"]
@@ -201,7 +200,7 @@ def _shrunk(config: Any, exceptions: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     known = config.to_dict()
     for name, value in known.items():
-        inner = getattr(config, name, None) if name in nested else None
+        inner: Any = getattr(config, name, None) if name in nested else None
         if hasattr(inner, "to_dict"):
             changes = exceptions.get(name, {})
             values[name] = _shrunk(inner, changes) | {"model_type": inner.model_type}
@@ -252,7 +251,7 @@ def _some_of_each(kinds: list[str], layers: int) -> list[str]:
 
 
 def tiny_model(model_type: str, seed: int = 0, **changes: Any) -> Any:
-    """A random fp32 model in evaluation mode, without EOS. Leaves the random generator as it was."""
+    """A random fp32 model in evaluation mode, without EOS. Draws from a generator of its own."""
     config = tiny_config(model_type)
     for name, value in changes.items():
         setattr(config, name, value)

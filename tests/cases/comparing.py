@@ -35,7 +35,7 @@ def prompt(length: int, seed: int = 1) -> Tensor:
     return torch.randint(3, VOCABULARY - 20, (1, length), generator=draw)
 
 
-def padded(*lengths: int, seed: int = 1) -> dict[str, Tensor]:
+def padded(*lengths: int, seed: int = 1) -> dict[str, Any]:
     """Left-padded prompts of these lengths: ids and mask, int64 [rows, longest]."""
     longest = max(lengths)
     ids = torch.zeros(len(lengths), longest, dtype=torch.int64)
@@ -46,7 +46,7 @@ def padded(*lengths: int, seed: int = 1) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def single(length: int, seed: int = 1) -> dict[str, Tensor]:
+def single(length: int, seed: int = 1) -> dict[str, Any]:
     """One prompt with its mask."""
     return padded(length, seed=seed)
 

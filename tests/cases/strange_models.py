@@ -60,10 +60,6 @@ class ForgetsPadding(_Strange):
 class WindowInTheCode(_Strange):
     """Hides old slots by slot number, whatever a mask of four dimensions says."""
 
-    @classmethod
-    def tiny(cls, *, window: int, **config: Any) -> Any:
-        return super().tiny(sliding_window=window, **config)
-
     def forward(
         self,
         input_ids: Any = None,

@@ -112,6 +112,25 @@ def test_a_processor_sees_the_whole_batch_in_step(sample: bool) -> None:
     assert sum(pair.engine.stats.accepted.values()) > 3
 
 
+@pytest.mark.parametrize("sample", [False, True])
+def test_penalties_and_filters_act_on_each_row_of_a_batch(sample: bool) -> None:
+    warpers = {"temperature": 1.5, "top_k": 30, "top_p": 0.9, "min_p": 0.01} if sample else {}
+    stats = shared_pair("llama").assert_same(
+        **padded(5, 9, 3),
+        max_new_tokens=16,
+        do_sample=sample,
+        repetition_penalty=1.4,
+        no_repeat_ngram_size=3,
+        bad_words_ids=[[5], [6, 7]],
+        min_new_tokens=4,
+        eos_token_id=[9],
+        suppress_tokens=[11],
+        **warpers,
+        mode="tree",
+    )
+    assert sum(stats.accepted.values()) > 3
+
+
 def test_one_row_accepts_everything_and_another_nothing() -> None:
     pair = Pair(shared_model("llama"), gap=0, **ORACLE_ALONE)
     batch = padded(5, 7)

@@ -50,7 +50,7 @@ def test_a_long_window_is_crossed_too() -> None:
 def test_a_model_whose_long_window_is_wrong_in_trees_is_not_trusted() -> None:
     from tests.cases.strange_models import WindowInTheCode
 
-    model = WindowInTheCode.tiny(window=72)
+    model = WindowInTheCode.tiny(sliding_window=72)
     engine = lookahead.wrap(model)
     assert engine.capability.mode != "tree"
     assert "sliding window" in engine.capability.reason
