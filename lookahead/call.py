@@ -242,6 +242,8 @@ class Call:
         for row, token, now in zip(rows, tokens, done, strict=True):
             row.done = row.done or now
             row.walk(token)
+        if self._streamer is not None:
+            self._streamer.put(prefix[:, -1].cpu())
 
     def settle(self) -> Iterator[Step]:
         """Close the walk of each row that came to its end: cache, sources, counts."""

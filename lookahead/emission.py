@@ -143,7 +143,7 @@ class Emitter:
 
     def prefix(self, rows: slice, emitted: int) -> Tensor:
         """The prefix that plain decoding would show: int64 [rows, prompt + emitted]."""
-        return self.ids[rows, : self.prompt_length + emitted]
+        return self.ids[rows, : self.prompt_length + emitted].contiguous()
 
     def score(self, logits: Tensor, rows: slice, emitted: int) -> Tensor:
         """Processed scores of all rows or of one, float32 [rows, vocabulary].

@@ -138,7 +138,7 @@ class Engine:
         if reason or prepared is None:
             yield from self._stream_plainly(reason, inputs, kwargs)
             return
-        call, _ = self._call(prepared, streamer)
+        call, returns_cache = self._call(prepared, streamer)
         steps = decode(call)
         while True:
             with torch.no_grad():
@@ -149,6 +149,8 @@ class Engine:
         self._remember_cost()
         if streamer is not None:
             streamer.end()
+        if returns_cache:
+            call.export(call.prompt_cache)
 
     def custom_generate(
         self,
@@ -232,8 +234,10 @@ class Engine:
             config,
             streamer,
             chain=chain,
-            in_step=not emitter.row_independent or returns_cache,
+            in_step=not emitter.row_independent or returns_cache or streamer is not None,
         )
+        if streamer is not None:
+            streamer.put(prepared.input_ids.cpu())
         self.stats = call.stats
         self._user = weakref.ref(call)
         return call, returns_cache

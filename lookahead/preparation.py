@@ -64,6 +64,7 @@ def prepare(model: Any, inputs: Tensor | None, kwargs: dict[str, Any], tokenizer
     decoding method. Raises ValueError for an empty prompt and for stop strings without tokenizer.
     """
     kwargs = dict(kwargs)
+    kwargs.pop("streamer", None)  # shown the prompt when it is certain who decodes
     tokenizer = kwargs.pop("tokenizer", None) or tokenizer
     stops = stop_strings(model, kwargs)
     kwargs.pop("stop_strings", None)
