@@ -56,7 +56,7 @@ def build(kind: str, seed: int = 0, **options: Any) -> Any:
             "bos_token_id": 1,
             "eos_token_id": None,
             "pad_token_id": 0,
-            **_TYPES[kind],
+            **_TYPES.get(kind, {}),
             **options,
         }
     )
