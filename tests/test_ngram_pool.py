@@ -14,10 +14,10 @@ from lookahead.config import PoolConfig
 from lookahead.sources.ngram_pool import TEXT, WINDOW, NgramPool, PoolSource
 
 N = 4
-NGRAMS = st.lists(
-    st.tuples(st.lists(st.integers(0, 4), min_size=2, max_size=N + 2), st.sampled_from([0, 1])),
-    max_size=60,
+NGRAM = st.tuples(st.integers(0, 4), st.lists(st.integers(0, 1), min_size=1, max_size=N)).map(
+    lambda ngram: [ngram[0], *ngram[1]]
 )
+NGRAMS = st.lists(st.tuples(NGRAM, st.sampled_from([TEXT, WINDOW])), max_size=60)
 Added = list[tuple[list[int], int]]
 Held = dict[int, list[tuple[tuple[int, ...], int]]]
 

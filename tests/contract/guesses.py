@@ -13,7 +13,9 @@ from lookahead.sources.base import Candidate
 from tests.contract.models import VOCABULARY
 
 DEPTH = 7  # guesses in a row that a script makes
-NODES = 24
+NODES = 32
+_ROUNDS = 64
+_KINDS = 3 * (DEPTH + 1)
 
 Plan = Callable[[int], int]
 """Number of a pass (0 for the one that reads the prompt) -> how many guesses in a row are right."""
@@ -38,8 +40,8 @@ def every_length(number: int) -> int:
 class Script:
     """What is guessed: ``texts`` (prompt and output of each row) and where the guesses go wrong.
 
-    ``decoys`` adds wrong siblings that are asked first and have children of their own, so that
-    the right branch is not the first and its rows are not contiguous.
+    ``decoys`` adds wrong siblings that seem likelier and have children of their own, so that the
+    right branch is not the first one and its rows are not contiguous.
     """
 
     plan: Plan = every_length
@@ -54,10 +56,13 @@ State = tuple[int, int, bool]  # position in the text, guesses since the root, s
 
 
 class ScriptedSource:
-    """One row's guesses by the script."""
+    """One row's guesses by the script.
+
+    Each pass has buckets of its own, so what was accepted never changes what seems likely.
+    """
 
     name = "script"
-    buckets = 3 * (DEPTH + 1)
+    buckets = _ROUNDS * _KINDS
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -66,7 +71,7 @@ class ScriptedSource:
         self._passes = -1
 
     def prior(self, bucket: int) -> float:
-        return (0.55, 0.4, 0.3)[bucket // (DEPTH + 1)]
+        return (0.45, 0.5, 0.3)[bucket % _KINDS // (DEPTH + 1)]
 
     def start(self, tokens: Sequence[int]) -> None:
         given = list(tokens)
@@ -95,11 +100,12 @@ class ScriptedSource:
         position, depth, right = state
         if depth >= DEPTH or position >= len(self._text) + DEPTH:
             return []
+        base = self._passes % _ROUNDS * _KINDS + depth
         token = self._guess(state)
         if not right:
-            return [(token, 2 * (DEPTH + 1) + depth)]
-        decoy = [((token + 1) % VOCABULARY, DEPTH + 1 + depth)] if self._script.decoys else []
-        return [*decoy, (token, depth)]
+            return [(token, base + 2 * (DEPTH + 1))]
+        decoy = [((token + 1) % VOCABULARY, base + DEPTH + 1)] if self._script.decoys else []
+        return [*decoy, (token, base)]
 
     def observe(self, seen: Observation) -> None:
         self._passes += 1

@@ -218,6 +218,26 @@ def test_guesses_never_pass_the_context_limit(kind: str, sample: bool) -> None:
         assert engine.stats.tokens == 32 - prompt_length
 
 
+@pytest.mark.parametrize("kind", ["GPT2", "OPT", "Llama"])
+@pytest.mark.parametrize("left", [0, 1, 2, 3, 5])
+def test_guesses_never_pass_the_context_limit_where_only_an_eos_ends_before_it(
+    kind: str, left: int
+) -> None:
+    """More tokens are asked for than there are positions; guesses would have gone on past it."""
+    length = "n_positions" if kind == "GPT2" else "max_position_embeddings"
+    model = build(kind, **{length: 32})
+    for prompt_length in (6, 15):
+        ids = prompt(prompt_length)
+        full = continuation(model, ids, do_sample=False, max_length=33)
+        eos = full[len(full) - 1 - left]
+        script = Script(all_right, False, [ids[0].tolist() + full])
+        engine = scripted(model, script)
+        arguments = {"do_sample": False, "max_length": 60, "eos_token_id": eos}
+        plain = ran(model.generate, ids, **arguments)
+        assert_same(ran(engine.generate, ids, **arguments), plain)
+        assert engine.stats.tokens == full.index(eos) + 1
+
+
 def test_the_window_never_passes_the_context_limit() -> None:
     for kind, length in (("GPT2", "n_positions"), ("OPT", "max_position_embeddings")):
         model = build(kind, **{length: 32})
