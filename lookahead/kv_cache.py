@@ -65,7 +65,7 @@ class TreeLayer(CacheLayerMixin):
             self.keys[:, :, start:stop] = key_states
             self.values[:, :, start:stop] = value_states
         else:
-            rows = self._cache.row_index
+            rows, slots = (t.to(self.keys.device) for t in (self._cache.row_index, slots))
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
             self.values[rows, :, slots] = value_states.transpose(1, 2)
         return self.keys[:, :, :stop], self.values[:, :, :stop]

@@ -35,6 +35,16 @@ def text_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
+def input_device(model: Any) -> torch.device:
+    """Where a model wants its inputs: that of its weights, or of the hooks that bring them."""
+    device: torch.device = model.device
+    if device.type != "meta":
+        return device
+    hooks = (getattr(module, "_hf_hook", None) for module in model.modules())
+    places = (getattr(hook, "execution_device", None) for hook in hooks)
+    return torch.device(next((place for place in places if place is not None), "cpu"))
+
+
 def rotary_switches(config: Any) -> list[tuple[int, str]]:
     """(length, kind): where scaled rotary embeddings change; kind is "longrope" or "dynamic"."""
     parameters = getattr(config, "rope_parameters", None) or {}
@@ -77,7 +87,7 @@ class Target:
         self._module = module
         self._static = static if mode == "tree" else None
         self._mode = mode
-        self.device: torch.device = module.device
+        self.device = input_device(module)
         self._cache: TreeCache
         self._masks: MaskBuilder | None = None
         self._limits = position_limits(text_config(module))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers.generation import LogitsProcessor, LogitsProcessorList
 
-from lookahead.model import Target, text_config
+from lookahead.model import Target, input_device, text_config
 from lookahead.packed import shared_copy
 from lookahead.tree import TokenTree
 
@@ -47,7 +47,8 @@ class Trial:
         if padded:
             self._mask[0, :PADDING] = 0
             self.ids[0, :PADDING] = self.ids[0, PADDING]
-        self.ids, self._mask = self.ids.to(model.device), self._mask.to(model.device)
+        device = input_device(model)
+        self.ids, self._mask = self.ids.to(device), self._mask.to(device)
 
     def tokens(self, count: int) -> list[int]:
         """Random tokens, distinct where there are enough, none of them special."""
