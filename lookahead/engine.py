@@ -20,11 +20,10 @@ from transformers import PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from lookahead.call import Call
-from lookahead.capability import Capability, find_capability
+from lookahead.capability import Capability
 from lookahead.config import Config
-from lookahead.cost import load_cost, save_cost
-from lookahead.cost_store import cost_path
 from lookahead.emission import Emitter
+from lookahead.fitting import Fit, fit
 from lookahead.handover import (
     config_reason,
     inputs_reason,
@@ -36,20 +35,16 @@ from lookahead.kv_cache import CACHE_NAME
 from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
 from lookahead.model import Target
-from lookahead.passes import MODEL, Passes
 from lookahead.preparation import Prepared, check_prompt, early_reason, prepare, stop_strings
-from lookahead.static_pass import StaticPasses
 from lookahead.stats import Stats, Step
-
-_WORTH_KEEPING = 0.2  # seconds of measuring below which a cost curve is not kept
 
 
 class Engine:
     """Generates with a model exactly as the model would, in fewer passes.
 
-    Attributes: ``model``, ``config``, ``capability`` (what the model can do and why), ``stats`` (of
-    the last call), ``memory`` (what is kept between calls), ``pool`` (the n-gram pool, can be saved
-    and loaded). One engine serves one call at a time; what it learns is kept for the next.
+    Attributes: ``model``, ``config``, ``fitted`` (what was found out about the model), ``stats``
+    (of the last call), ``memory`` (what is kept between calls), ``pool`` (the n-gram pool, can be
+    saved and loaded). One engine serves one call at a time; what it learns is kept for the next.
     """
 
     def __init__(
@@ -59,46 +54,31 @@ class Engine:
         *,
         tokenizer: Any = None,
         sources: Sequence[SourceFactory] = (),
+        fitted: Fit | None = None,
     ) -> None:
         self.model = model
         self.config = config or Config()
         self.tokenizer = tokenizer
         self.stats = Stats()
-        self._passes = Passes(model, copied=self.config.prepack)
-        self.memory = Memory(self.config, sources)
+        self.fitted = fitted or fit(model, self.config)
+        self.memory = Memory(self.config, sources, self.fitted.cost)
         self._warned: set[str] = set()
-        self._user: weakref.ref[Call] | None = None
-        on_gpu = model.device.type == "cuda" and getattr(model, "hf_device_map", None) is None
-        wanted = on_gpu if self.config.static_passes is None else self.config.static_passes
-        self._static = StaticPasses(model) if wanted else None
-        self.capability = self._try_passes()
-        if self.config.remember_cost:
-            known = load_cost(cost_path(model, self._passes))
-            self.memory.cost = known or self.memory.cost
 
-    def _remember_cost(self) -> None:
-        """Keep the measured cost for later runs, where measuring took noticeable time."""
-        if self.config.remember_cost and self.stats.seconds_measuring > _WORTH_KEEPING:
-            save_cost(cost_path(self.model, self._passes), self.memory.cost)
+    @property
+    def capability(self) -> Capability:
+        """What the model can do: "tree", "chain" or "plain", and why."""
+        return self.fitted.capability
 
-    def _try_passes(self) -> Capability:
-        """Take the cheapest kind of pass in which the model can verify trees, else the best."""
-        found: dict[str, Capability] = {}
-        if self._static is not None:
-            self._passes.use(MODEL)
-            tried = find_capability(self.model, self.model, self._static)
-            if tried.mode == "tree":
-                return tried
-            self._static = None
-        for kind in self._passes.kinds:
-            self._passes.use(kind)
-            found[kind] = find_capability(self.model, self._passes.module())
-            if found[kind].mode == "tree":
-                return found[kind]
-        best = "chain" if any(c.mode == "chain" for c in found.values()) else "plain"
-        kind = next(kind for kind, c in found.items() if c.mode == best)
-        self._passes.use(kind)
-        return found[kind]
+    def sibling(self, config: Config | None = None) -> Engine:
+        """An engine over the same model that knows nothing of earlier texts.
+
+        It shares what was found out about the model and what passes cost, so it is made at once.
+        ``config`` replaces the options; those that choose the kind of passes stay as they are.
+        """
+        return Engine(
+            self.model, config or self.config, tokenizer=self.tokenizer,
+            sources=self.memory.extra, fitted=self.fitted,
+        )  # fmt: skip
 
     @property
     def pool(self) -> Any:
@@ -146,7 +126,7 @@ class Engine:
             if step is None:
                 break
             yield step
-        self._remember_cost()
+        self.fitted.remember_cost(self.stats.seconds_measuring)
         if streamer is not None:
             streamer.end()
         if returns_cache:
@@ -225,8 +205,9 @@ class Engine:
             config,
         )
         chain = self.capability.mode == "chain"
+        static = self.fitted.static if self.fitted.static and self.fitted.static.free else None
         call = Call(
-            Target(self._passes.module(), self.capability.mode, self._free_static()),
+            Target(self.fitted.passes.module(), self.capability.mode, static),
             self.memory,
             emitter,
             prepared.input_ids,
@@ -239,17 +220,12 @@ class Engine:
         if streamer is not None:
             streamer.put(prepared.input_ids.cpu())
         self.stats = call.stats
-        self._user = weakref.ref(call)
+        if static is not None:
+            static.user = weakref.ref(call)
         return call, returns_cache
 
-    def _free_static(self) -> StaticPasses | None:
-        """Fixed-shape passes for a new call, unless an unfinished one still uses their storage."""
-        if self._static is None or (self._user is not None and self._user() is not None):
-            return None
-        return self._static
-
     def _result(self, call: Call, prepared: Prepared, streamer: Any, returns_cache: bool) -> Any:
-        self._remember_cost()
+        self.fitted.remember_cost(self.stats.seconds_measuring)
         if streamer is not None:
             streamer.end()
         cache = call.prompt_cache

@@ -57,13 +57,15 @@ class Memory:
     ``extra`` makes further sources, one set for each row; they are asked like the built-in ones.
     """
 
-    def __init__(self, config: Config, extra: Sequence[SourceFactory] = ()) -> None:
+    def __init__(
+        self, config: Config, extra: Sequence[SourceFactory] = (), cost: PassCost | None = None
+    ) -> None:
         self.config = config
         self.extra = tuple(extra)
         self.pool = NgramPool(config.ngram_pool, config.jacobi.ngram)
         self.recycling = RecyclingStore(config.recycling)
         self.window_value = WindowValue()
-        self.cost = PassCost()
+        self.cost = cost or PassCost()
         self._calibrations: dict[bool, Calibration] = {}
 
     def sources(self) -> list[Source]:

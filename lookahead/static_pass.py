@@ -13,6 +13,7 @@ yet run on a GPU.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,12 @@ class StaticPasses:
         self._shapes: dict[tuple[int, int, int], _Recorded] = {}
         self.arena = Arena()
         self.broken = ""
+        self.user: weakref.ref[Any] | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether no unfinished call uses the storage; ``user`` refers to the last call."""
+        return self.user is None or self.user() is None
 
     def __call__(
         self, cache: Any, tokens: Tensor, positions: Tensor | None, masks: dict[str, Tensor]
