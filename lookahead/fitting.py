@@ -30,10 +30,11 @@ class Fit:
     static: StaticPasses | None
     capability: Capability
     cost: PassCost = field(default_factory=PassCost)
+    remembers: bool = True
 
     def remember_cost(self, seconds_measuring: float) -> None:
         """Keep the measured cost for later runs, where measuring took noticeable time."""
-        if seconds_measuring > _WORTH_KEEPING:
+        if self.remembers and seconds_measuring > _WORTH_KEEPING:
             save_cost(cost_path(self.model, self.passes), self.cost)
 
 
@@ -44,8 +45,9 @@ def fit(model: Any, config: Config) -> Fit:
     passes = Passes(model, copied=config.prepack)
     found = _with_static_passes(model, passes) if wanted else None
     found = found or Fit(model, passes, None, _best_kind(model, passes))
+    found.remembers = config.remember_cost
     if _shared_by_processes(model):
-        found.cost = AssumedCost()
+        found.cost, found.remembers = AssumedCost(), False
     elif config.remember_cost:
         found.cost = load_cost(cost_path(model, passes)) or found.cost
     return found

@@ -235,16 +235,30 @@ def build_methods(
         raise ValueError("the method assisted needs a draft model: give its path")
     if draft_model is not None and "assisted" not in names:
         raise ValueError("a draft model is used by the method assisted only: add it")
+    make = _Siblings(wrap)
     methods: list[Method] = []
     for name in dict.fromkeys([REFERENCE, *names]):
         entry = known[name]
         if entry.config is None:
             methods.append(_peer(name, model, draft_model))
             continue
-        methods.append(EngineMethod(name, model, wrap, entry.config(), state == "warm"))
+        methods.append(EngineMethod(name, model, make, entry.config(), state == "warm"))
         if name == "engine" and state == "both":
-            methods.append(EngineMethod("engine-warm", model, wrap, entry.config(), True))
+            methods.append(EngineMethod("engine-warm", model, make, entry.config(), True))
     return methods
+
+
+class _Siblings:
+    """Makes engines that share what was found out about the model, but nothing of its texts."""
+
+    def __init__(self, wrap: Wrap) -> None:
+        self._wrap = wrap
+        self._first: Any = None
+
+    def __call__(self, config: Config) -> Any:
+        if self._first is None:
+            self._first = self._wrap(Config())
+        return self._first.sibling(config)
 
 
 def _peer(name: str, model: Any, draft_model: Any) -> Method:

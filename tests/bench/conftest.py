@@ -64,11 +64,21 @@ class FakeEngine:
     ``fault`` changes the tokens it returns; ``seen`` counts the calls since it was made.
     """
 
-    def __init__(self, model: LlamaForCausalLM, fault: Callable[[list[int]], list[int]]) -> None:
+    def __init__(
+        self,
+        model: LlamaForCausalLM,
+        fault: Callable[[list[int]], list[int]],
+        made: list[FakeEngine],
+    ) -> None:
         self._model = model
         self._fault = fault
+        self._made = made
         self.seen = 0
         self.stats = Stats()
+
+    def sibling(self, config: Config) -> FakeEngine:
+        self._made.append(FakeEngine(self._model, self._fault, self._made))
+        return self._made[-1]
 
     def generate(self, **kwargs: Any) -> torch.Tensor:
         self.seen += 1
@@ -113,8 +123,7 @@ class Bench:
     engines: list[FakeEngine] = field(default_factory=list)
 
     def wrap(self, config: Config) -> FakeEngine:
-        self.engines.append(FakeEngine(self.model, self.fault))
-        return self.engines[-1]
+        return FakeEngine(self.model, self.fault, self.engines)
 
     def methods(self, names: list[str], state: str = "cold") -> list[Method]:
         return build_methods(names, self.model, self.wrap, state)
