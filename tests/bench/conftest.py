@@ -68,7 +68,7 @@ class FakeEngine:
         self,
         model: LlamaForCausalLM,
         fault: Callable[[list[int]], list[int]],
-        made: list[FakeEngine],
+        made: list[Any],
     ) -> None:
         self._model = model
         self._fault = fault
@@ -76,7 +76,7 @@ class FakeEngine:
         self.seen = 0
         self.stats = Stats()
 
-    def sibling(self, config: Config) -> FakeEngine:
+    def sibling(self, config: Config) -> Any:
         self._made.append(FakeEngine(self._model, self._fault, self._made))
         return self._made[-1]
 

@@ -56,9 +56,9 @@ def test_a_rewritten_beginning_is_read_again(loaded: LoadedModel) -> None:
 
 def test_a_reply_that_is_stopped_leaves_the_next_one_right(loaded: LoadedModel) -> None:
     conversation = Conversation(loaded, lookahead.wrap(loaded.model))
-    reply = conversation.reply(conversation.prompt("ab"), GREEDY)
-    next(iter(reply))
-    reply.close()
+    reply = iter(conversation.reply(conversation.prompt("ab"), GREEDY))
+    next(reply)
+    del reply  # stopped in the middle
     conversation.end_turn("ab", "x")
     ids, tokens = talk(conversation, "cd", "y")
     assert tokens == plain(loaded, ids)
