@@ -8,6 +8,7 @@ that token or not. Counts are kept across calls, apart for greedy and sampling, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -36,6 +37,8 @@ class PathCalibration:
         self._expected = np.zeros(_PATH_CLASSES)
         self._accepted = np.zeros(_PATH_CLASSES)
         self.ratios = np.ones(_PATH_CLASSES)
+        self._bounds: list[float] = self._limits.tolist()
+        self._listed: list[float] = self.ratios.tolist()
 
     def correct(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Path probabilities as they turned out so far for estimates like these."""
@@ -43,6 +46,10 @@ class PathCalibration:
             weights * self.ratios[np.searchsorted(self._limits, weights)]
         )
         return corrected
+
+    def ratio(self, weight: float) -> float:
+        """The correction of one path probability, for the planner's inner loop."""
+        return self._listed[bisect_left(self._bounds, weight)]
 
     def record(self, weights: NDArray[np.float64], accepted: Sequence[int]) -> None:
         """Count the verified nodes of a pass: estimates, and which of them were accepted."""
@@ -55,6 +62,7 @@ class PathCalibration:
         self._accepted *= fade
         ratios = (self._accepted + _PATH_STRENGTH) / (self._expected + _PATH_STRENGTH)
         self.ratios = np.minimum(ratios, 1.5)
+        self._listed = self.ratios.tolist()
 
 
 class Calibration:

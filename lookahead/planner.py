@@ -106,6 +106,7 @@ class Planner:
             return plan
         # The least a further node can cost: no node lighter than that times the best speed pays.
         slope = cost.slopes if cost is not None else None
+        paths = self._calibration.paths
         gain = 1.0
         best = 1.0 if cost is None else 1.0 / (host + float(cost.relative[1]))
         heap: list[tuple[float, int, int, tuple[int, ...], Any]] = []
@@ -116,9 +117,10 @@ class Planner:
             weight = -negative
             nodes = len(plan.tree)
             if slope is not None and cost is not None:
-                if weight < best * slope[nodes]:
+                believed = weight * paths.ratio(weight)
+                if believed < best * slope[nodes]:
                     break
-                gain += weight
+                gain += believed
                 best = max(best, gain / (host + float(cost.relative[nodes + 1])))
             node = plan.tree.add(parent, token)
             plan.weights.append(weight)

@@ -15,13 +15,13 @@ from lookahead.sampling import top_tokens
 class Readout:
     """Lists by row and node: picks; likeliest tokens and their probabilities, k each.
 
-    ``finite`` is False where the largest logit of a node is NaN.
+    ``broken`` is True where the largest logit of a node is NaN.
     """
 
     picks: list[list[int]]
     tokens: list[list[list[int]]]
     probs: list[list[list[float]]]
-    finite: bool
+    broken: list[list[bool]]
 
 
 def read_nodes(logits: Tensor, picks: Tensor | None, k: int) -> Readout:
@@ -38,5 +38,5 @@ def read_nodes(logits: Tensor, picks: Tensor | None, k: int) -> Readout:
         ids[..., 0].tolist(),
         ids[..., 1:].tolist(),
         host[..., 2 + k :].tolist(),
-        not bool(np.isnan(host[..., 1]).any()),
+        np.isnan(host[..., 1]).tolist(),
     )
