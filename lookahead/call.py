@@ -106,7 +106,9 @@ class Call:
         begin = time.perf_counter()
         widest = min(config.max_nodes + 1, 8 if self._chain else 1024)
         widths = [width for width in _TRIAL_WIDTHS if width < widest] + [widest]
-        cost.fit(max(self._target.lengths), self._target.time_widths(widths))
+        times = self._target.time_widths(widths)
+        rows = len(self.rows)
+        cost.fit(max(self._target.lengths), {width * rows: spent for width, spent in times.items()})
         self.stats.seconds_measuring = time.perf_counter() - begin
 
     # -- 1. and 2. draft and verify ---------------------------------------------------------
@@ -133,7 +135,8 @@ class Call:
         trees: list[TokenTree | None] = [None] * len(self.rows)
         held = [0 if row.node is None else len(row.plan.tree) for row in self.rows]
         context = max(self._target.lengths)
-        cost = self._memory.cost.table(context, self._memory.config.planner.max_nodes + 1)
+        widest = self._memory.config.planner.max_nodes + 1
+        cost = self._memory.cost.table(context, widest, len(self.rows))
         for row in rows:
             row.began = begin
             row.plan = self._draft(row, cost)
@@ -148,7 +151,7 @@ class Call:
         if logits.device.type != "cpu":  # only the transfer waits for the device
             ran = time.perf_counter()
         width = max(len(row.plan.tree) for row in rows)
-        self._memory.cost.learn(width, context, ran - planned)
+        self._memory.cost.learn(width * len(self.rows), context, ran - planned)
         self._count_pass(rows, width, cost, (begin, planned, ran, time.perf_counter()))
 
     def _draft(self, row: Row, cost: CostTable) -> Plan:
@@ -176,10 +179,8 @@ class Call:
                 nodes = len(row.plan.tree)
                 picks[i, :nodes] = self._picker.guess(row, logits[i, :nodes])
         seen = read_nodes(logits, picks, self._top)
-        if self.emitter.takes_argmax and not seen.finite:
-            raise ValueError(nan_message(rows[0].emitted))
         for i, row in enumerate(rows):
-            row.picks = seen.picks[i]
+            row.picks, row.broken = seen.picks[i], seen.broken[i]
             row.top = (seen.tokens[i], seen.probs[i]) if self._top else ((), ())
 
     def _count_pass(
@@ -216,6 +217,8 @@ class Call:
         assert row.node is not None and row.logits is not None
         rows = slice(row.index, row.index + 1)
         if emitter.takes_argmax:
+            if row.broken[row.node]:
+                raise ValueError(nan_message(row.emitted))
             token = row.picks[row.node]
         else:
             scores = emitter.score(row.logits[row.node : row.node + 1], rows, row.emitted)

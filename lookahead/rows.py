@@ -17,8 +17,8 @@ from lookahead.stats import Stats
 class Row:
     """State of one row.
 
-    ``logits`` [nodes, vocabulary] of the last pass, with ``picks`` and ``top`` (likeliest tokens
-    and their probabilities) of its nodes on the host. ``node``: where the walk stands, None where
+    ``logits`` [nodes, vocabulary] of the last pass, with ``picks``, ``broken`` (NaN logits) and
+    ``top`` (likeliest tokens and their probabilities) of its nodes on the host. ``node``: where the walk stands, None where
     the next logits are not known. ``path``: walked nodes. ``run``: tokens emitted on this walk.
     """
 
@@ -29,6 +29,7 @@ class Row:
     emitted: int = 0
     logits: Tensor | None = None
     picks: Sequence[int] = ()
+    broken: Sequence[bool] = ()
     top: tuple[Sequence[Sequence[int]], Sequence[Sequence[float]]] = ((), ())
     node: int | None = 0
     path: list[int] = field(default_factory=lambda: [0])
