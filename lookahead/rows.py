@@ -18,8 +18,9 @@ class Row:
     """State of one row.
 
     ``logits`` [nodes, vocabulary] of the last pass, with ``picks``, ``broken`` (NaN logits) and
-    ``top`` (likeliest tokens and their probabilities) of its nodes on the host. ``node``: where the walk stands, None where
-    the next logits are not known. ``path``: walked nodes. ``run``: tokens emitted on this walk.
+    ``top`` (likeliest tokens and their probabilities) of its nodes on the host. ``node``: where the
+    walk stands, None where the next logits are not known. ``path``: walked nodes. ``run``: tokens
+    emitted on this walk.
     """
 
     index: int
