@@ -196,6 +196,8 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("hf-lookup", "transformers' prompt lookup, 10 tokens"),
     Entry("assisted", "transformers' assisted generation with --draft-model"),
     Entry("engine", "this project's engine with its defaults", Config),
+    Entry("passes", "the engine's passes without guesses: what cheap passes alone bring",
+          configs.plain_config),
     Entry("lookahead-5-7-7", "engine reduced to lookahead decoding, N/W/G 5/7/7",
           lambda: configs.lookahead_config(5, 7, 7)),
     Entry("lookahead-5-15-15", "engine reduced to lookahead decoding, N/W/G 5/15/15",
