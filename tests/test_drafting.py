@@ -18,7 +18,7 @@ WIDEST = 130
 
 def curve(slope: float) -> CostTable:
     """A pass over n tokens costs 1 + slope (n - 1)."""
-    return CostTable.of(1.0 + slope * (np.arange(WIDEST) - 1.0))
+    return CostTable.of(1.0 + slope * (np.arange(WIDEST, dtype=np.float64) - 1.0))
 
 
 def drafter(config: Config | None = None) -> Drafter:
@@ -80,7 +80,7 @@ def test_learning_raises_the_estimates_that_came_true_and_lowers_the_others() ->
     plan = row.draft(7, curve(0.001), 8, 100)
     guess = plan.tree.tokens[1]
     before = list(row.calibration.probabilities)
-    seen = Observation(plan.tree, [0] * len(plan.tree), [0, 1], [guess, 49])
+    seen = Observation(plan.tree, [0] * len(plan.tree), [0], [guess])
     row.learn(plan, seen)
     after = row.calibration.probabilities
     right = set(plan.offered[0][guess])
