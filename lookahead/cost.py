@@ -55,7 +55,7 @@ class PassCost:
     def __init__(self, knots: dict[int, float] | None = None) -> None:
         self.scale = 0.03
         self._shapes: dict[int, NDArray[np.float64]] = {}
-        self._tables: dict[int, CostTable] = {}
+        self._tables: dict[tuple[int, int], CostTable] = {}
         self._default = 1.0 + 0.03 * (np.array(WIDTHS, dtype=np.float64) - 1.0)
         self._learned = 0
         self.measured = knots is not None
@@ -80,13 +80,16 @@ class PassCost:
         """Whether a curve was measured or learned for this class of context length."""
         return self._class(context) in self._shapes
 
-    def table(self, context: int, widest: int) -> CostTable:
-        """Costs of passes over 0 to ``widest`` tokens at least."""
-        key = self._class(context)
+    def table(self, context: int, widest: int, rows: int = 1) -> CostTable:
+        """Costs of passes over 0 to ``widest`` tokens a row, in passes of one token a row."""
+        key = (self._class(context), rows)
         table = self._tables.get(key)
         if table is None or len(table.relative) <= widest + 1:
-            widths = np.arange(max(widest + 2, 130))
-            table = CostTable.of(np.interp(widths, WIDTHS, self._shape(key)))
+            widths = np.arange(max(widest + 2, 130)) * rows
+            curve = np.interp(widths, WIDTHS, self._shape(key[0]))
+            beyond = np.maximum(widths - WIDTHS[-1], 0)
+            curve += beyond * (curve[-1] / WIDTHS[-1])  # arithmetic rules there
+            table = CostTable.of(curve / curve[1])
             self._tables[key] = table
         return table
 
@@ -105,7 +108,7 @@ class PassCost:
             self._shapes[key] = np.maximum.accumulate(shape / shape[0])
             self._learned += 1
             if self._learned % _REFRESH == 0:
-                self._tables.pop(key, None)
+                self._tables = {k: t for k, t in self._tables.items() if k[0] != key}
 
     def _class(self, context: int) -> int:
         return min(bisect_left(CONTEXTS, context), len(CONTEXTS) - 1)

@@ -118,6 +118,20 @@ _QSA = {
     "indexer_compress_ratio": 4,
 }
 
+_PER_LAYER = {
+    str(layer): {
+        "num_attention_heads": _HEADS,
+        "num_key_value_heads": _HEADS,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "head_dim": 12,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "qk_rope_head_dim": 4,
+    }
+    for layer in (2, 3)
+}
+
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     "bamba": {**_MAMBA2, "attn_layer_indices": [1, 3]},
     "cohere_compass_text": {
@@ -136,7 +150,9 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
         "n_output_layers": 2,
     },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "dots3_note_text": {"per_layer_config": _PER_LAYER},
     "dots3_note": {
+        "text_config": {"per_layer_config": _PER_LAYER},
         "vision_config": {
             "adapter_in_dim": _HIDDEN,
             "adapter_out_dim": _HIDDEN,
