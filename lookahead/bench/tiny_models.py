@@ -175,6 +175,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": _HEAD},
     "hrm_text": {"num_hidden_layers": 2, "num_layers_per_stack": None, "layer_types": None},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "full_attn_idxs": [1, 3]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"num_heads": 8},
     "ministral": {"head_dim": _HEAD, "layer_types": _MIXED},
