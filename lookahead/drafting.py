@@ -97,7 +97,7 @@ class Drafter:
             offered = plan.offered.get(node, {})
             for guess, buckets in offered.items():
                 self.calibration.record(buckets, guess == token)
-            buckets = offered.get(token, ())
+            buckets = offered.get(token, [])
             if plan.tree.child(node, token) is not None and all(
                 self._window_born[bucket] for bucket in buckets
             ):

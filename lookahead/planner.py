@@ -13,9 +13,9 @@ Sequoia, arXiv:2402.12374).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nlargest
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from lookahead.sources.base import Source
 from lookahead.tree import TokenTree
 
 _NEGLIGIBLE = 0.002  # path probability below which a guess is not worth its host time
+_UNLIKELY = 0.0005  # path probability below which a guess is not even queued
 _MAX_SIBLINGS = 16
 
 
@@ -43,11 +44,15 @@ class Plan:
     tree: TokenTree
     weights: list[float] = field(default_factory=lambda: [1.0])
     proposers: list[tuple[int, ...]] = field(default_factory=lambda: [()])
-    offered: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
+    offered: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     expected: float = 1.0
     speed: float = 1.0
     window: bool = False
     guessed: int = 1
+
+
+def _chance(item: tuple[int, float]) -> float:
+    return item[1]
 
 
 class Planner:
@@ -109,11 +114,12 @@ class Planner:
         paths = self._calibration.paths
         gain = 1.0
         best = 1.0 if cost is None else 1.0 / (host + float(cost.relative[1]))
-        heap: list[tuple[float, int, int, tuple[int, ...], Any]] = []
+        buckets_of: list[list[int]] = [[]]
+        heap: list[tuple[float, int, int, list[int], Any]] = []
         states = [source.root() for source in self._sources]
         self._expand(plan, 0, states, 1.0, heap, chain)
         while heap and len(plan.tree) <= limit:
-            negative, parent, token, proposers, states = heappop(heap)
+            negative, parent, token, buckets, states = heappop(heap)
             weight = -negative
             nodes = len(plan.tree)
             if slope is not None and cost is not None:
@@ -124,10 +130,12 @@ class Planner:
                 best = max(best, gain / (host + float(cost.relative[nodes + 1])))
             node = plan.tree.add(parent, token)
             plan.weights.append(weight)
-            plan.proposers.append(proposers)
+            buckets_of.append(buckets)
             if weight > _NEGLIGIBLE and plan.tree.depths[node] < max_depth:
                 states = [s.advance(at, token) for s, at in zip(self._sources, states, strict=True)]
                 self._expand(plan, node, states, weight, heap, chain)
+        owners = self._calibration.owners
+        plan.proposers = [tuple([owners[bucket] for bucket in known]) for known in buckets_of]
         return plan
 
     def _expand(
@@ -152,14 +160,16 @@ class Planner:
                         chances[token] = chance
         if not merged:
             return
-        plan.offered[node] = {token: tuple(buckets) for token, buckets in merged.items()}
+        plan.offered[node] = merged
         total = sum(chances.values())
         scale = weight / total if total > 1.0 else weight
-        likely = sorted(chances.items(), key=lambda item: -item[1])[: 1 if chain else _MAX_SIBLINGS]
-        owners = self._calibration.owners
+        likely: Iterable[tuple[int, float]] = chances.items()
+        if chain or len(chances) > _MAX_SIBLINGS:
+            likely = nlargest(1 if chain else _MAX_SIBLINGS, likely, key=_chance)
         for token, chance in likely:
-            proposers = tuple([owners[bucket] for bucket in merged[token]])
-            heappush(heap, (-chance * scale, node, token, proposers, states))
+            path = chance * scale
+            if path > _UNLIKELY:
+                heappush(heap, (-path, node, token, merged[token], states))
 
     @staticmethod
     def _cut(plan: Plan, nodes: int) -> Plan:
