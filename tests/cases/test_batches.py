@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from string import ascii_letters
 from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import BPE
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast
 
+from lookahead.bench.tiny_models import VOCABULARY
 from tests.cases.comparing import ORACLE_ALONE, Pair, padded, shared_model, shared_pair
 
 RAGGED = {2: (5, 11), 4: (3, 12, 1, 7), 8: (1, 2, 12, 5, 8, 3, 9, 4)}
@@ -164,3 +169,31 @@ def test_the_generator_is_left_as_plain_batched_decoding_leaves_it() -> None:
         eos_token_id=[int(free[0, 9]), int(free[1, 14])],
     )
     assert torch.initial_seed() == 11
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    """Letters and pairs of letters without spaces: stops begin and end inside tokens."""
+    pairs = [(a, b) for a in "abcdefghi" for b in "pqrstuvwxyz"]
+    pairs = pairs[: VOCABULARY - len(ascii_letters)]
+    tokens = [*(a + b for a, b in pairs), *ascii_letters]
+    tokenizer = Tokenizer(BPE({token: i for i, token in enumerate(tokens)}, pairs))
+    tokenizer.decoder = Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize("eos", [None, 2])
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_stop_string_ends_its_own_row(sample: bool, eos: int | None) -> None:
+    """Without an EOS plain decoding goes on writing in a stopped row until all rows stop."""
+    pair, tokenizer = shared_pair("llama"), _tokenizer()
+    batch = padded(5, 9, 3)
+    free = pair.plainly(**batch, max_new_tokens=20, do_sample=sample)[:, -20:].tolist()
+    for first, second in ((4, 12), (15, 7), (9, 9)):
+        # The end of one token and the beginning of the next; two tokens.
+        texts = [tokenizer.convert_ids_to_tokens(row) for row in free]
+        stops = [texts[0][first][-1] + texts[0][first + 1][0]]
+        stops.append(texts[2][second] + texts[2][second + 1])
+        arguments = {**batch, "max_new_tokens": 20, "do_sample": sample, "stop_strings": stops}
+        arguments |= {"tokenizer": tokenizer, "eos_token_id": eos}
+        pair.assert_same(**arguments, mode="tree")
+    assert sum(pair.engine.stats.accepted.values()) > 3
