@@ -101,10 +101,14 @@ class Call:
     def _measure_cost(self) -> None:
         """Time a few widths once, before the first passes that are planned by cost."""
         config, cost = self._memory.config.planner, self._memory.cost
-        if cost.measured or config.fixed_nodes is not None or self._room(0) < 8:
+        room = min(self._target.room(row.index) for row in self.rows)
+        if cost.measured or config.fixed_nodes is not None or min(room, self._room(0)) < 8:
+            return
+        # The timed chains must not pass what a pass of guesses may not pass either.
+        widest = min(config.max_nodes, 7 if self._chain else 1023, room) + 1
+        if widest == 1:
             return
         begin = time.perf_counter()
-        widest = min(config.max_nodes + 1, 8 if self._chain else 1024)
         widths = [width for width in _TRIAL_WIDTHS if width < widest] + [widest]
         times = self._target.time_widths(widths)
         rows = len(self.rows)

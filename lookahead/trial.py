@@ -52,7 +52,8 @@ class Trial:
 
     def tokens(self, count: int) -> list[int]:
         """Random tokens, distinct where there are enough, none of them special."""
-        usual = [t for t in range(min(self._vocabulary, 1000)) if t not in self._special]
+        known = range(min(self._vocabulary, 1000))
+        usual = [t for t in known if t not in self._special] or list(known)
         return self._draw.sample(usual, min(count, len(usual))) + [
             self._draw.choice(usual) for _ in range(count - len(usual))
         ]

@@ -150,3 +150,29 @@ def test_the_capability_check_leaves_the_random_generator_alone() -> None:
     before = torch.get_rng_state()
     lookahead.wrap(shared_model("mistral"))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("length", [20, 40])
+def test_measuring_the_cost_of_passes_does_not_switch_rotary_embeddings(length: int) -> None:
+    """Dynamic scaling remembers the longest position of any pass."""
+    model = tiny_model(
+        "llama",
+        max_position_embeddings=32,
+        rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
+    )
+    engine = lookahead.wrap(model, lookahead.Config(remember_cost=False))
+    arguments = {**single(length), "max_new_tokens": 40, "do_sample": False}
+    expected = model.generate(**arguments)
+    assert engine.generate(**arguments).tolist() == expected.tolist()
+
+
+def test_a_vocabulary_of_special_tokens_alone() -> None:
+    model = tiny_model("llama", vocab_size=3)
+    model.generation_config.eos_token_id, model.generation_config.bos_token_id = 2, 1
+    engine = lookahead.wrap(model, lookahead.Config(remember_cost=False))
+    arguments: dict[str, Any] = {"max_new_tokens": 9, "do_sample": False}
+    expected = model.generate(torch.ones((1, 4), dtype=torch.int64), **arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seen = engine.generate(torch.ones((1, 4), dtype=torch.int64), **arguments)
+    assert seen.tolist() == expected.tolist()
