@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers.generation import logits_process, stopping_criteria
 
 _LOOK_AT_ONE_ROW = {
@@ -96,8 +97,8 @@ def _flags(value: Any, rows: int) -> list[bool]:
 class Emitter:
     """Picks tokens and keeps what the call returns beside them.
 
-    ``ids`` int64 [batch, capacity] holds prompt and output; ``scores`` and ``logits`` hold float32
-    [batch, vocabulary] per step where asked for, else None.
+    ``ids`` int64 [batch, capacity] holds prompt and output, and grows; ``scores`` and ``logits``
+    hold float32 [batch, vocabulary] per step where asked for, else None.
     """
 
     def __init__(
@@ -148,14 +149,14 @@ class Emitter:
     def score(self, logits: Tensor, rows: slice, emitted: int) -> Tensor:
         """Processed scores of all rows or of one, float32 [rows, vocabulary].
 
-        Raises ValueError on NaN logits.
+        Raises ValueError on NaN that the processors leave.
         """
         raw = logits.to(copy=True, dtype=torch.float32, device=self.ids.device)
-        if bool(torch.isnan(raw).any()):
-            raise ValueError(nan_message(emitted))
         everything = len(raw) == len(self._of_row)
         processors = self.processors if everything else self._of_row[rows.start]
         scores = processors(self.prefix(rows, emitted), raw)
+        if bool(torch.isnan(scores).any()):
+            raise ValueError(nan_message(emitted))
         if self.scores is not None:
             self.scores.append(scores)
         if self.logits is not None:
@@ -164,7 +165,10 @@ class Emitter:
 
     def append(self, row: int, emitted: int, token: int) -> None:
         """Put the token of output position ``emitted`` of a row in its place."""
-        self.ids[row, self.prompt_length + emitted] = token
+        place = self.prompt_length + emitted
+        if place >= self.ids.shape[1]:
+            self.ids = functional.pad(self.ids, (0, place))
+        self.ids[row, place] = token
 
     def scores_so_far(self) -> tuple[Tensor, ...] | None:
         """Scores of the steps so far where they are kept, as plain decoding shows them."""

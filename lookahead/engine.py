@@ -25,8 +25,10 @@ from lookahead.config import Config
 from lookahead.emission import Emitter
 from lookahead.fitting import Fit, fit
 from lookahead.handover import (
+    autocast_reason,
     config_reason,
     inputs_reason,
+    plain_method,
     stream_tokens,
     switch_reason,
     without_adapter_wrapper,
@@ -35,8 +37,10 @@ from lookahead.kv_cache import CACHE_NAME
 from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
 from lookahead.model import Target
-from lookahead.preparation import Prepared, check_prompt, early_reason, prepare, stop_strings
+from lookahead.preparation import Prepared, check_prompt, early_reason, needs_tokenizer, prepare
 from lookahead.stats import Stats, Step
+
+_AT_FIRST = 1024  # output positions allocated before the first token
 
 
 class Engine:
@@ -96,8 +100,11 @@ class Engine:
     # -- the three ways to call ---------------------------------------------------------------
 
     @torch.no_grad()
-    def generate(self, inputs: Tensor | None = None, **kwargs: Any) -> Any:
-        """Arguments and result of ``model.generate``."""
+    def generate(
+        self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
+    ) -> Any:
+        """Arguments and result of ``model.generate``; all but these two by name."""
+        kwargs["generation_config"] = generation_config
         prepared, reason = self._prepare_or_reason(inputs, kwargs)
         if reason or prepared is None:
             return self._generate_plainly(reason, inputs, kwargs)
@@ -107,12 +114,16 @@ class Engine:
             pass
         return self._result(call, prepared, streamer, returns_cache)
 
-    def stream(self, inputs: Tensor | None = None, **kwargs: Any) -> Iterator[Step]:
+    def stream(
+        self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
+    ) -> Iterator[Step]:
         """The steps of ``generate``, as they are made. Arguments of ``model.generate``.
 
         Stopping early leaves engine, model and generator as after the tokens that were yielded.
         """
+        kwargs["generation_config"] = generation_config
         streamer = kwargs.get("streamer")
+        inference = torch.is_inference_mode_enabled()
         with torch.no_grad():
             prepared, reason = self._prepare_or_reason(inputs, kwargs)
         if reason or prepared is None:
@@ -121,7 +132,8 @@ class Engine:
         call, returns_cache = self._call(prepared, streamer)
         steps = decode(call)
         while True:
-            with torch.no_grad():
+            # The cache can only be written in the mode that it was made in.
+            with torch.inference_mode(inference), torch.no_grad():
                 step = next(steps, None)
             if step is None:
                 break
@@ -130,7 +142,8 @@ class Engine:
         if streamer is not None:
             streamer.end()
         if returns_cache:
-            call.export(call.prompt_cache)
+            with torch.inference_mode(inference), torch.no_grad():
+                call.export(call.prompt_cache)
 
     def custom_generate(
         self,
@@ -150,15 +163,17 @@ class Engine:
         prepared = Prepared(
             input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs
         )
+        self.fitted.renew(self.config)
         reason = (
-            self.capability.plain_reason
+            autocast_reason(self.model)
+            or self.capability.plain_reason
             or config_reason(generation_config)
             or inputs_reason(model_kwargs)
             or self._rows_reason(prepared)
         )
         if reason:
             self._warn(reason)
-            return model._sample(
+            return plain_method(model, generation_config)(
                 input_ids,
                 logits_processor=logits_processor,
                 stopping_criteria=stopping_criteria,
@@ -176,7 +191,12 @@ class Engine:
         self, inputs: Tensor | None, kwargs: dict[str, Any]
     ) -> tuple[Prepared | None, str]:
         """The prepared call, or why it is decoded plainly."""
-        reason = self.capability.plain_reason or early_reason(self.model, kwargs)
+        self.fitted.renew(self.config)
+        reason = (
+            autocast_reason(self.model)
+            or self.capability.plain_reason
+            or early_reason(self.model, kwargs)
+        )
         if reason:
             return None, reason
         prepared = prepare(self.model, inputs, kwargs, self.tokenizer)
@@ -196,7 +216,8 @@ class Engine:
         returns_cache = bool(config.return_dict_in_generate) or getattr(
             kwargs.get(CACHE_NAME), "_is_user_defined", False
         )
-        capacity = config.max_length + 1
+        # A length that only an end token keeps finite is not allocated in advance.
+        capacity = min(config.max_length, prepared.input_ids.shape[1] + _AT_FIRST) + 1
         emitter = Emitter(
             prepared.input_ids,
             capacity,
@@ -252,7 +273,7 @@ class Engine:
     def _generate_plainly(self, reason: str, inputs: Tensor | None, kwargs: dict[str, Any]) -> Any:
         self._warn(reason)
         self.stats = Stats(mode="plain")
-        if kwargs.get("tokenizer") is None and stop_strings(self.model, kwargs):
+        if kwargs.get("tokenizer") is None and needs_tokenizer(self.model, kwargs):
             kwargs = {**kwargs, "tokenizer": self.tokenizer}
         return self.model.generate(inputs, **kwargs)
 

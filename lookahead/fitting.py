@@ -31,6 +31,18 @@ class Fit:
     capability: Capability
     cost: PassCost = field(default_factory=PassCost)
     remembers: bool = True
+    structure: Any = None
+
+    def renew(self, config: Config) -> None:
+        """Fit anew where the modules of the model have changed since.
+
+        Changed weights are no reason: ``Passes`` sees to those.
+        """
+        if structure(self.model) == self.structure:
+            return
+        new = fit(self.model, config)
+        self.passes, self.static, self.capability = new.passes, new.static, new.capability
+        self.structure = new.structure
 
     def remember_cost(self, seconds_measuring: float) -> None:
         """Keep the measured cost for later runs, where measuring took noticeable time."""
@@ -50,6 +62,26 @@ def fit(model: Any, config: Config) -> Fit:
         found.cost, found.remembers = AssumedCost(), False
     elif config.remember_cost:
         found.cost = load_cost(cost_path(model, passes)) or found.cost
+    found.structure = structure(model)
+    return found
+
+
+def structure(model: Any) -> list[Any]:
+    """What a copy of the model would not follow and the trial has not seen, if it changes.
+
+    The modules themselves, their hooks, replaced forward functions, training mode, and numbers such
+    as scaling factors and dropout rates.
+    """
+    found: list[Any] = []
+    for module in model.modules():
+        held = vars(module)
+        numbers = {
+            name: value
+            for name, value in held.items()
+            if type(value) in (float, bool) and not name.startswith("_")
+        }
+        hooks = [*module._forward_hooks, *module._forward_pre_hooks]
+        found.append((module, hooks, held.get("forward"), numbers))
     return found
 
 

@@ -10,10 +10,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from transformers.generation import GenerationMixin, GenerationMode
 from transformers.generation.streamers import BaseStreamer
 
-from lookahead.model import rotary_switches, text_config
+from lookahead.model import input_device, rotary_switches, text_config
 
 _PREPARED_KEYS = {
     "attention_mask",
@@ -52,9 +53,33 @@ def config_reason(config: Any, assistant_model: Any = None) -> str:
         return "attentions and hidden states of guessed positions are not kept"
     if config.cache_implementation not in (None, "dynamic", "static", "hybrid"):
         return f"cache_implementation={config.cache_implementation!r} changes what the cache holds"
+    if config.token_healing:
+        return "token healing rewrites the prompt"
     if config.guidance_scale not in (None, 1, 1.0):
         return "guidance runs the model a second time on each prefix"
     return ""
+
+
+def autocast_reason(model: Any) -> str:
+    """Why a call is decoded plainly inside ``torch.autocast``, or an empty string outside."""
+    if torch.is_autocast_enabled(input_device(model).type):
+        return "autocast is on, without which the model was tried out"
+    return ""
+
+
+def plain_method(model: Any, config: Any) -> Any:
+    """The model's own decoding method for a configuration, where there is one to be called.
+
+    Raises ValueError for those that ``generate`` calls with more than a custom method is given.
+    """
+    mode = config.get_generation_mode()
+    if mode in _SAMPLING_MODES:
+        return model._sample
+    if mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+        return model._beam_search
+    raise ValueError(
+        f"{mode.value.replace('_', ' ')} is another decoding method: leave out custom_generate"
+    )
 
 
 def inputs_reason(model_kwargs: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from lookahead.handover import config_reason, inputs_reason
 _NOT_CONFIG = frozenset(
     {
         "assistant_model",
+        "custom_generate",
         "generation_config",
         "inputs",
         "logits_processor",
@@ -50,6 +51,8 @@ def capture(
 
 def early_reason(model: Any, kwargs: dict[str, Any]) -> str:
     """Why a call is decoded plainly, as far as its arguments tell; else an empty string."""
+    if kwargs.get("custom_generate") is not None:
+        return "custom_generate is another decoding method"
     known = {name: kwargs[name] for name in kwargs if name not in _NOT_CONFIG}
     config, _ = model._prepare_generation_config(kwargs.get("generation_config"), **known)
     return config_reason(config, kwargs.get("assistant_model")) or inputs_reason(
@@ -84,6 +87,13 @@ def stop_strings(model: Any, kwargs: dict[str, Any]) -> Any:
     """Stop strings of a call, from its arguments or its configuration."""
     config = kwargs.get("generation_config") or model.generation_config
     return kwargs.get("stop_strings") or getattr(config, "stop_strings", None)
+
+
+def needs_tokenizer(model: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether ``model.generate`` needs the tokenizer for such a call."""
+    config = kwargs.get("generation_config") or model.generation_config
+    healing = kwargs.get("token_healing") or getattr(config, "token_healing", False)
+    return bool(healing or stop_strings(model, kwargs))
 
 
 def check_prompt(ids: Any) -> None:

@@ -75,9 +75,16 @@ class Noise:
 def pick_sampled(scores: Tensor, noise: Tensor) -> Tensor:
     """Token per row: what ``torch.multinomial(softmax(scores), 1)`` gives with this noise.
 
-    ``scores`` float32 [rows, vocabulary], processed; ``noise`` alike. int64 [rows].
+    ``scores`` float32 [rows, vocabulary], processed; ``noise`` alike. int64 [rows]. Raises
+    ValueError where they are no distribution, as ``torch.multinomial`` raises RuntimeError.
     """
-    return torch.argmax(torch.softmax(scores, dim=-1) / noise, dim=-1)
+    probs = torch.softmax(scores, dim=-1)
+    if bool(torch.isnan(probs[:, 0]).any()):  # one NaN, and the whole row is NaN
+        raise ValueError(
+            "no token can be sampled: the scores are all -inf, or one is inf or NaN; "
+            "check what the logits processors and the temperature make of them"
+        )
+    return torch.argmax(probs / noise, dim=-1)
 
 
 class GuessPicks:

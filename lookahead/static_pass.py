@@ -39,11 +39,15 @@ class StaticWindow:
 
 
 class Arena:
-    """Storage of keys and values that outlives a call. One call at a time may use it."""
+    """Storage of keys and values that outlives a call. One call at a time may use it.
+
+    Ordinary tensors, also inside ``torch.inference_mode``: the next call may be outside of it.
+    """
 
     def __init__(self) -> None:
         self._tensors: dict[Any, Tensor] = {}
 
+    @torch.inference_mode(False)
     def take(self, key: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A tensor of at least this shape; dimension 3 (slots) may be larger. Values are finite."""
         known = self._tensors.get(key)
@@ -57,6 +61,7 @@ class Arena:
 class _Recorded:
     """One shape: input buffers, the graph and its output."""
 
+    @torch.inference_mode(False)
     def __init__(
         self, width: int, span: int, device: torch.device, masks: dict[str, Tensor]
     ) -> None:
@@ -79,7 +84,9 @@ class _Recorded:
         self.window.slots.copy_(torch.arange(start, start + width))
         if positions is not None:
             if self.positions is None:
-                self.positions = positions[..., :1].expand(*positions.shape[:-1], width).clone()
+                with torch.inference_mode(False):
+                    shape = (*positions.shape[:-1], width)
+                    self.positions = positions.new_zeros(shape)
             self.positions[..., n:] = positions[..., :1]
             self.positions[..., :n] = positions
         for kind, mask in masks.items():

@@ -17,7 +17,7 @@ from tokenizers.models import BPE
 from torch import Tensor
 from transformers import MaxTimeCriteria, PreTrainedTokenizerFast, StoppingCriteria
 
-from lookahead import lookahead_config, wrap
+from lookahead import Config, lookahead_config, wrap
 from tests.contract.guesses import DEPTH, Script, all_right, every_length, scripted, scripted_config
 from tests.contract.models import VOCABULARY, build, continuation, prompt, tiny
 from tests.contract.oracle import accepted, assert_same, check, ran
@@ -245,3 +245,30 @@ def test_the_window_never_passes_the_context_limit() -> None:
         plain = ran(model.generate, prompt(), do_sample=False, max_length=32)
         assert_same(ran(engine.generate, prompt(), do_sample=False, max_length=32), plain)
         assert engine.stats.proposed["jacobi"] > 0
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "OPT", "Llama"])
+def test_measuring_the_cost_of_passes_stays_inside_the_context(kind: str) -> None:
+    length = "n_positions" if kind == "GPT2" else "max_position_embeddings"
+    model, ids = build(kind, **{length: 64}), prompt(50)
+    engine = wrap(model, Config(remember_cost=False))
+    for sample in (False, True):
+        arguments: dict[str, Any] = {"max_new_tokens": 12, "do_sample": sample}
+        assert_same(ran(engine.generate, ids, **arguments), ran(model.generate, ids, **arguments))
+
+
+@pytest.mark.parametrize("limit", [{"max_length": int(1e30)}, {"max_new_tokens": 10**12}])
+def test_a_length_that_only_an_end_token_keeps_finite(limit: dict[str, int]) -> None:
+    model, ids = tiny("Llama"), prompt()
+    eos = continuation(model, ids, max_new_tokens=30, do_sample=False)[-1]
+    arguments: dict[str, Any] = {**limit, "eos_token_id": eos, "do_sample": False}
+    engine = wrap(model, Config(remember_cost=False))
+    assert_same(ran(engine.generate, ids, **arguments), ran(model.generate, ids, **arguments))
+
+
+def test_text_longer_than_what_was_set_aside_for_it() -> None:
+    model, ids = build("Llama", max_position_embeddings=4096), prompt()
+    ids = torch.cat([ids, prompt(6, 2)])
+    engine = wrap(model, Config(remember_cost=False))
+    arguments: dict[str, Any] = {"max_new_tokens": 1100, "do_sample": True}
+    assert_same(ran(engine.generate, ids, **arguments), ran(model.generate, ids, **arguments))

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, LogitsProcessorList
 
+from lookahead import Config, wrap
 from tests.contract.guesses import DEPTH, Script, all_right, all_wrong, every_length, scripted
 from tests.contract.models import TYPES, VOCABULARY, build, continuation, prompt, tiny
 from tests.contract.oracle import Ran, accepted, assert_same, check, ran
@@ -242,3 +243,30 @@ def test_a_criterion_is_shown_the_scores_so_far() -> None:
     found, counts = seen_by(engine.generate)
     assert_same(found, plain)
     assert counts == expected == list(range(1, 31))
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_invalid_values_are_removed_where_that_is_asked_for(sample: bool) -> None:
+    model, ids = build("Llama"), prompt()
+    engine = wrap(model, Config(remember_cost=False))
+    with torch.no_grad():
+        model.lm_head.weight[5] = float("nan")
+    arguments: dict[str, Any] = {
+        "max_new_tokens": 12, "do_sample": sample, "remove_invalid_values": True,
+    }  # fmt: skip
+    assert_same(ran(engine.generate, ids, **arguments), ran(model.generate, ids, **arguments))
+
+
+class _BanAll(LogitsProcessor):
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return torch.full_like(scores, float("-inf"))
+
+
+def test_scores_that_are_no_distribution_are_refused_as_by_plain_decoding() -> None:
+    model, ids = tiny("Llama"), prompt()
+    engine = wrap(model, Config(remember_cost=False))
+    arguments: dict[str, Any] = {"max_new_tokens": 4, "do_sample": True}
+    with pytest.raises(RuntimeError, match="probability tensor"):
+        model.generate(ids, logits_processor=LogitsProcessorList([_BanAll()]), **arguments)
+    with pytest.raises(ValueError, match="no token can be sampled"):
+        engine.generate(ids, logits_processor=LogitsProcessorList([_BanAll()]), **arguments)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from lookahead import Config, wrap
 from tests.contract.guesses import Script, every_length, scripted
 from tests.contract.models import prompt, tiny
-from tests.contract.oracle import accepted, ran
+from tests.contract.oracle import accepted, assert_same, ran
 
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 40}
 SAMPLED: dict[str, Any] = {
@@ -72,3 +74,51 @@ def test_a_stream_left_early_leaves_the_generator_after_its_tokens() -> None:
     assert taken == plain.ids[0, 6 : 6 + len(taken)].tolist()
     shorter = ran(model.generate, ids, **{**SAMPLED, "max_new_tokens": len(taken)})
     assert torch.equal(state, shorter.state)
+
+
+@pytest.mark.filterwarnings("ignore:decoding plainly")
+@pytest.mark.parametrize("sample", [False, True])
+def test_custom_generate_hook_searches_beams_where_that_is_asked_for(sample: bool) -> None:
+    model, ids = tiny("Llama"), prompt()
+    engine = wrap(model, Config(remember_cost=False))
+    arguments: dict[str, Any] = {"max_new_tokens": 12, "num_beams": 3, "do_sample": sample}
+    plain = ran(partial(model.generate, num_return_sequences=2), torch.cat([ids, ids]), **arguments)
+    hook = partial(model.generate, num_return_sequences=2, custom_generate=engine.custom_generate)
+    assert_same(ran(hook, torch.cat([ids, ids]), **arguments), plain)
+
+
+def test_custom_generate_hook_refuses_what_it_cannot_call() -> None:
+    model = tiny("Llama")
+    engine = wrap(model, Config(remember_cost=False))
+    with (
+        pytest.raises(ValueError, match="leave out custom_generate"),
+        pytest.warns(UserWarning, match="decoding plainly"),
+    ):
+        model.generate(
+            prompt(),
+            max_new_tokens=4,
+            prompt_lookup_num_tokens=3,
+            custom_generate=engine.custom_generate,
+        )
+
+
+def test_the_generation_config_may_be_the_second_argument() -> None:
+    model, ids = tiny("Llama"), prompt()
+    engine = wrap(model, Config(remember_cost=False))
+    config = GenerationConfig(max_new_tokens=9, do_sample=False, repetition_penalty=1.4)
+    expected = model.generate(ids, config)
+    assert engine.generate(ids, config).tolist() == expected.tolist()
+    tokens = [token for step in engine.stream(ids, config) for token in step.tokens]
+    assert tokens == expected[0, ids.shape[1] :].tolist()
+
+
+def _first_two(model: Any, input_ids: torch.Tensor, **rest: Any) -> torch.Tensor:
+    return input_ids[:, :2]
+
+
+@pytest.mark.filterwarnings("ignore:decoding plainly")
+def test_another_custom_generate_is_called() -> None:
+    model, ids = tiny("Llama"), prompt()
+    engine = wrap(model, Config(remember_cost=False))
+    seen = engine.generate(ids, custom_generate=_first_two, max_new_tokens=4)
+    assert seen.tolist() == ids[:, :2].tolist()
