@@ -77,15 +77,21 @@ def encode(loaded: LoadedModel, prompt: str, *, raw: bool) -> dict[str, torch.Te
     the tokenizer has none.
 
     Raises:
-        ValueError: the prompt is empty.
+        ValueError: the prompt is empty or no text, or the chat template fails.
     """
     _require(bool(prompt.strip()), "The prompt is empty: give some text.")
+    unicode = not any("\ud800" <= letter <= "\udfff" for letter in prompt)
+    _require(unicode, "The prompt is not UTF-8 text: convert it first.")
     tokenizer = loaded.tokenizer
     if tokenizer.chat_template and not raw:
         chat = [{"role": "user", "content": prompt}]
-        encoded = tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"
-        )
+        try:
+            encoded = tokenizer.apply_chat_template(
+                chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+            )
+        except Exception as error:  # a template is a program of its own
+            message = f"The model's chat template fails ({error}): use --raw."
+            raise ValueError(message) from error
     else:
         encoded = tokenizer(prompt, return_tensors="pt")
     _require(encoded["input_ids"].shape[1] > 0, "The prompt is empty: give some text.")

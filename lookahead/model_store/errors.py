@@ -21,7 +21,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 @contextmanager
 def clear_disk_errors(folder: Path) -> Iterator[None]:
-    """Turn a full disk or an unwritable ``folder`` into a `ModelStoreError`."""
+    """Turn a full disk, an unwritable ``folder`` or an unreadable file into a `ModelStoreError`."""
     try:
         yield
     except ModelStoreError:
@@ -32,7 +32,9 @@ def clear_disk_errors(folder: Path) -> Iterator[None]:
                 f"The disk is full at {folder}: free some space or choose another --cache-dir."
             )
             raise ModelStoreError(message) from error
-        if isinstance(error, PermissionError):
-            message = f"{folder} cannot be written: choose another --cache-dir."
-            raise ModelStoreError(message) from error
+        if isinstance(error, OSError):
+            raise ModelStoreError(
+                f"{error.filename or folder} cannot be used ({error.strerror or error}): "
+                "check the path of --model or choose another --cache-dir."
+            ) from error
         raise

@@ -25,8 +25,11 @@ def has_model(folder: Path) -> bool:
         return True
     for index in (folder / f"{name}.index.json" for name in WEIGHTS):
         if index.is_file():
-            shards = set(json.loads(index.read_text())["weight_map"].values())
-            return all((folder / shard).is_file() for shard in shards)
+            try:
+                shards = set(json.loads(index.read_text())["weight_map"].values())
+            except (ValueError, TypeError, KeyError, AttributeError):
+                return False  # damaged
+            return bool(shards) and all((folder / str(shard)).is_file() for shard in shards)
     return False
 
 

@@ -40,7 +40,7 @@ class LoadOptions:
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             device = torch.device(self.device)
-            torch.empty(0, device=device)
+            torch.zeros(1, device=device).item()  # "meta" is a device that holds nothing
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise ValueError(f"Device {self.device!r} is not available on this machine.") from error
         return device
@@ -78,9 +78,10 @@ def load(resolved: ResolvedModel, options: LoadOptions | None = None) -> LoadedM
         model = AutoModelForCausalLM.from_pretrained(
             resolved.path, dtype=options.torch_dtype(device)
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+        model = model.to(device).eval()
+    except Exception as error:  # on damaged files transformers fails in many ways
+        reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
         raise ModelStoreError(
             f"The model in {resolved.path} cannot be loaded ({reason}): give another as --model."
         ) from error
-    return LoadedModel(model.to(device).eval(), tokenizer, resolved.path, resolved.origin)
+    return LoadedModel(model, tokenizer, resolved.path, resolved.origin)
