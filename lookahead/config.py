@@ -6,13 +6,34 @@ where a default is written down. Sizes are counts of tokens or tree nodes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "bool | None": (bool, type(None)),
+}
+
+
+def _require_types(options: Any) -> None:
+    """Raise ValueError for a field of another type than the one written down for it."""
+    for option in fields(options):
+        value = getattr(options, option.name)
+        annotation = str(option.type)
+        allowed = _TYPES.get(annotation) or (globals()[annotation],)
+        flag_as_number = type(value) is bool and bool not in allowed
+        _require(
+            isinstance(value, allowed) and not flag_as_number,
+            f"{type(options).__name__}.{option.name} must be of type {annotation}, got {value!r}",
+        )
 
 
 @dataclass(frozen=True)
@@ -31,6 +52,7 @@ class JacobiConfig:
     shared_noise: bool = True
 
     def __post_init__(self) -> None:
+        _require_types(self)
         _require(self.window >= 1, f"jacobi.window must be at least 1, got {self.window}")
         _require(self.ngram >= 2, f"jacobi.ngram must be at least 2, got {self.ngram}")
 
@@ -44,6 +66,7 @@ class PoolConfig:
     capacity: int = 65_536
 
     def __post_init__(self) -> None:
+        _require_types(self)
         _require(self.guesses >= 1, f"ngram_pool.guesses must be at least 1, got {self.guesses}")
         _require(self.capacity >= 1, f"ngram_pool.capacity must be at least 1, got {self.capacity}")
 
@@ -61,6 +84,7 @@ class LookupConfig:
     back_off: int = 3
 
     def __post_init__(self) -> None:
+        _require_types(self)
         _require(self.min_match >= 1, f"prompt_lookup.min_match must be >= 1, got {self.min_match}")
         _require(self.back_off >= 0, f"prompt_lookup.back_off must be >= 0, got {self.back_off}")
 
@@ -79,6 +103,7 @@ class RecyclingConfig:
     prompt_positions: int = 0
 
     def __post_init__(self) -> None:
+        _require_types(self)
         _require(1 <= self.top_k <= 64, f"recycling.top_k must be 1 to 64, got {self.top_k}")
         _require(self.capacity >= 1, f"recycling.capacity must be at least 1, got {self.capacity}")
         _require(self.prompt_positions >= 0, "recycling.prompt_positions must not be negative")
@@ -96,6 +121,7 @@ class PlannerConfig:
     fixed_nodes: int | None = None
 
     def __post_init__(self) -> None:
+        _require_types(self)
         _require(0 <= self.max_nodes <= 1024, f"max_nodes must be 0 to 1024, got {self.max_nodes}")
         if self.fixed_nodes is not None:
             _require(
@@ -124,15 +150,19 @@ class Config:
     static_passes: bool | None = None
     remember_cost: bool = True
 
+    def __post_init__(self) -> None:
+        _require_types(self)
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
-        """Build from nested dictionaries; unknown names raise ValueError."""
+        """Build from nested dictionaries; unknown names and other types raise ValueError."""
+        _require(isinstance(values, dict), f"options must be a dictionary, got {values!r}")
         parts: dict[str, Any] = {}
         groups = {f.name: f.default_factory for f in fields(cls)}
         for name, value in values.items():
             _require(name in groups, f"unknown option {name!r}; known: {', '.join(groups)}")
-            if isinstance(value, dict):
-                group: Any = groups[name]
+            group: Any = groups[name]
+            if isinstance(value, dict) and group is not MISSING:
                 known = {f.name for f in fields(group)}
                 unknown = sorted(set(value) - known)
                 _require(not unknown, f"unknown option {name}.{', '.join(unknown)}")

@@ -128,6 +128,8 @@ class PassCost:
         """The opposite of ``to_dict``. Raises ValueError or KeyError if it does not fit."""
         cost = cls()
         cost.scale = float(values["scale"])
+        if not 0 < cost.scale < float("inf"):
+            raise ValueError("no time that a pass can take")
         for key, shape in values["shapes"].items():
             curve = np.array(shape, dtype=np.float64)
             if curve.shape != (len(WIDTHS),) or not np.isfinite(curve).all() or (curve <= 0).any():
@@ -158,7 +160,7 @@ def load_cost(path: Path) -> PassCost | None:
     """A saved curve, or None where there is none that can be read."""
     try:
         return PassCost.from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -36,7 +36,7 @@ from lookahead.handover import (
 from lookahead.kv_cache import CACHE_NAME
 from lookahead.loop import decode
 from lookahead.memory import Memory, SourceFactory
-from lookahead.model import Target
+from lookahead.model import Target, input_device
 from lookahead.preparation import Prepared, check_prompt, early_reason, needs_tokenizer, prepare
 from lookahead.stats import Stats, Step
 
@@ -94,8 +94,12 @@ class Engine:
         self.memory.pool.save(path)
 
     def load_pool(self, path: str | Path) -> None:
-        """Add the n-grams of a file written by ``save_pool``."""
-        self.memory.pool.load(path)
+        """Add the n-grams of a file written by ``save_pool`` for a model of the same tokens.
+
+        Raises ValueError if the file holds anything else.
+        """
+        embeddings = self.model.get_input_embeddings()
+        self.memory.pool.load(path, getattr(embeddings, "num_embeddings", None))
 
     # -- the three ways to call ---------------------------------------------------------------
 
@@ -287,7 +291,8 @@ class Engine:
         tokens = stream_tokens(
             lambda streamer: self._generate_plainly(
                 reason, inputs, {**kwargs, "streamer": streamer}
-            )
+            ),
+            input_device(self.model).type,
         )
         for step in tokens:
             now = time.perf_counter()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -118,30 +119,56 @@ def switch_reason(model: Any, rows: int, prompt: int, longest: int) -> str:
     return ""
 
 
+class _Left(Exception):
+    """Ends a generating thread whose reader has left."""
+
+
 class _QueueStreamer(BaseStreamer):
-    """Hands tokens from a generating thread to a reader; the prompt is left out."""
+    """Hands tokens from a generating thread to a reader; the prompt is left out.
+
+    The thread waits until the reader asks for more (``go_on``), so that it is never ahead.
+    """
 
     def __init__(self) -> None:
         self.tokens: queue.Queue[Any] = queue.Queue()
+        self._wanted: queue.Queue[bool] = queue.Queue()
         self._prompt = True
+
+    def go_on(self, wanted: bool) -> None:
+        """Let the thread go on, or end it."""
+        self._wanted.put(wanted)
 
     def put(self, value: Any) -> None:
         if not self._prompt:
             self.tokens.put(value.reshape(-1).tolist())
+            if not self._wanted.get():
+                raise _Left
         self._prompt = False
 
     def end(self) -> None:
         """The thread reports its own end."""
 
 
-def stream_tokens(generate: Any) -> Iterator[list[int]]:
-    """Tokens of ``generate(streamer=...)`` as they come; its exception, if there is one."""
+def _autocast_here(device: str) -> Any:
+    """A context that repeats the caller's autocast in another thread."""
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, dtype=torch.get_autocast_dtype(device))
+
+
+def stream_tokens(generate: Any, device: str) -> Iterator[list[int]]:
+    """Tokens of ``generate(streamer=...)`` as they come; its exception, if there is one.
+
+    Leaving early ends the call. ``device``: type of the model's device.
+    """
     streamer = _QueueStreamer()
     failed: list[BaseException] = []
+    autocast, inference = _autocast_here(device), torch.is_inference_mode_enabled()
 
     def run() -> None:
         try:
-            generate(streamer)
+            with torch.inference_mode(inference), autocast:
+                generate(streamer)
         except BaseException as error:  # handed to the reader
             failed.append(error)
         finally:
@@ -149,8 +176,12 @@ def stream_tokens(generate: Any) -> Iterator[list[int]]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while (tokens := streamer.tokens.get()) is not None:
-        yield tokens
-    thread.join()
+    try:
+        while (tokens := streamer.tokens.get()) is not None:
+            yield tokens
+            streamer.go_on(True)
+    finally:
+        streamer.go_on(False)  # of no effect where the thread has ended
+        thread.join()
     if failed:
         raise failed[0]

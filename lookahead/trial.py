@@ -86,6 +86,7 @@ class Trial:
             min_new_tokens=None,
             use_cache=True,
             cache_implementation=None,
+            stop_strings=None,
             **kwargs,
         )
 

@@ -102,3 +102,22 @@ def test_published_settings() -> None:
 def test_wrap_says_what_it_needs() -> None:
     with pytest.raises(TypeError, match="int is no generative model of transformers; load one"):
         wrap(3)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"jacobi": 3}, "Config.jacobi must be of type JacobiConfig"),
+        ({"planner": None}, "Config.planner must be of type PlannerConfig"),
+        ({"prepack": {"a": 1}}, "Config.prepack must be of type bool"),
+        ({"prepack": "no"}, "Config.prepack must be of type bool"),
+        ({"jacobi": {"window": "5"}}, "JacobiConfig.window must be of type int"),
+        ({"jacobi": {"window": 2.5}}, "JacobiConfig.window must be of type int"),
+        ({"recycling": {"top_k": True}}, "RecyclingConfig.top_k must be of type int"),
+        ({"planner": {"fixed_nodes": 2.5}}, "PlannerConfig.fixed_nodes must be of type int"),
+        ([], "must be a dictionary"),
+    ],
+)
+def test_values_of_other_types_are_refused(values: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Config.from_dict(values)

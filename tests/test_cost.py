@@ -135,3 +135,16 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     save_cost(tmp_path / "file" / "cost.json", PassCost({1: 1.0}))
     assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_saved_curve_without_a_possible_time_is_not_used(scale: float, tmp_path: Path) -> None:
+    (tmp_path / "cost").write_text(
+        json.dumps({"scale": scale, "shapes": {"0": [1.0] * len(WIDTHS)}})
+    )
+    assert load_cost(tmp_path / "cost") is None
+
+
+def test_a_saved_curve_that_nests_without_end_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "cost").write_text("[" * 100_000)
+    assert load_cost(tmp_path / "cost") is None

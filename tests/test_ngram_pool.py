@@ -148,3 +148,25 @@ def test_every_bucket_is_valid_and_window_buckets_are_known() -> None:
     found = dict(source.candidates(source.root()))
     assert source.window_born(found[5]) and not source.window_born(found[2])
     assert all(0 < source.prior(bucket) < 1 for bucket in range(source.buckets))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [[5, 97, 6, 7, 0]],
+        [[5, -1, -1, -1, 0]],
+        [[-1, 5, 6, 7, 0]],
+        [[5, -1, 6, 7, 0]],
+        [[5, 6, 7, 8, 2]],
+        [[5, 6, 7, 8, -1]],
+        [[5.0, 6.0, 7.0, 8.0, 0.0]],
+    ],
+)
+def test_a_file_of_anything_but_ngrams_of_this_vocabulary_is_refused(
+    table: list[list[float]], tmp_path: Path
+) -> None:
+    save_file({"ngrams": np.array(table)}, str(tmp_path / "pool"))
+    pool = NgramPool(PoolConfig(), 4)
+    with pytest.raises(ValueError, match="no n-gram pool of this model"):
+        pool.load(tmp_path / "pool", 97)
+    assert len(pool) == 0

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -68,10 +70,11 @@ class NgramPool:
         table = np.array(rows, dtype=np.int64).reshape(len(rows), self.length + 1)
         save_file({"ngrams": table}, str(path))
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | Path, vocabulary: int | None = None) -> None:
         """Add the n-grams of a saved pool, oldest first.
 
-        Raises ValueError if the file is no pool of this N, FileNotFoundError if it is not there.
+        ``vocabulary``: ids from it on are refused; None knows no bound. Raises ValueError if the
+        file is no pool of this N and vocabulary, FileNotFoundError if it is not there.
         """
         try:
             table = load_file(str(path)).get("ngrams")
@@ -79,8 +82,24 @@ class NgramPool:
             raise ValueError(f"{path} is not a saved n-gram pool: {error}") from error
         if table is None or table.ndim != 2 or table.shape[1] != self.length + 1:
             raise ValueError(f"{path} holds no n-grams of length {self.length}; use the same ngram")
+        if not _is_pool(table, vocabulary):
+            raise ValueError(f"{path} is no n-gram pool of this model; save a new one")
         for *ngram, origin in table.tolist():
             self.add([token for token in ngram if token >= 0], origin)
+
+
+def _is_pool(table: NDArray[Any], vocabulary: int | None) -> bool:
+    """Whether a table holds two ids or more a row, then -1, then an origin."""
+    if table.dtype != np.int64:
+        return False
+    ids, origins = table[:, :-1], table[:, -1]
+    there = ids >= 0
+    return bool(
+        there[:, :2].all()
+        and (there[:, 1:] <= there[:, :-1]).all()
+        and np.isin(origins, (TEXT, WINDOW)).all()
+        and (vocabulary is None or (ids < vocabulary).all())
+    )
 
 
 class PoolSource:

@@ -272,3 +272,9 @@ def test_text_longer_than_what_was_set_aside_for_it() -> None:
     engine = wrap(model, Config(remember_cost=False))
     arguments: dict[str, Any] = {"max_new_tokens": 1100, "do_sample": True}
     assert_same(ran(engine.generate, ids, **arguments), ran(model.generate, ids, **arguments))
+
+
+def test_stop_strings_of_the_models_own_configuration_do_not_hinder_the_trial() -> None:
+    model = build("Llama")
+    model.generation_config.stop_strings = ["stop"]
+    assert wrap(model, Config(remember_cost=False)).capability.mode == "tree"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Any
 
@@ -122,3 +123,34 @@ def test_another_custom_generate_is_called() -> None:
     engine = wrap(model, Config(remember_cost=False))
     seen = engine.generate(ids, custom_generate=_first_two, max_new_tokens=4)
     assert seen.tolist() == ids[:, :2].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:decoding plainly")
+def test_a_plain_stream_left_early_ends_the_call_and_leaves_the_generator_after_its_tokens() -> (
+    None
+):
+    model, ids = tiny("Llama"), prompt()
+    engine = wrap(model, Config(remember_cost=False))
+    arguments: dict[str, Any] = {"do_sample": True, "use_cache": False}
+    plain = ran(model.generate, ids, max_new_tokens=3, **arguments)
+    threads = threading.active_count()
+    torch.manual_seed(0)
+    steps = engine.stream(ids, max_new_tokens=200, **arguments)
+    tokens = [token for _ in range(3) for token in next(steps).tokens]
+    steps.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == threads
+    assert tokens == plain.ids[0, ids.shape[1] :].tolist()
+    assert torch.equal(torch.get_rng_state(), plain.state)
+
+
+@pytest.mark.filterwarnings("ignore:decoding plainly")
+def test_a_stream_under_autocast() -> None:
+    model, ids = tiny("Llama"), prompt()
+    engine = wrap(model, Config(remember_cost=False))
+    seen: list[Any] = []
+    handle = model.lm_head.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in engine.stream(ids, max_new_tokens=3, do_sample=False):
+            pass
+    handle.remove()
+    assert set(seen[-3:]) == {torch.bfloat16}
