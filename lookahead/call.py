@@ -23,6 +23,7 @@ from lookahead.stats import Stats, Step
 from lookahead.tree import TokenTree
 
 _TRIAL_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+_LONGEST_LEAD = 32  # tokens that a row may be ahead of another one while sampling
 _PADDING_AHEAD = 4  # padding tokens verified per pass for rows that only keep step
 
 
@@ -118,10 +119,15 @@ class Call:
     # -- 1. and 2. draft and verify ---------------------------------------------------------
 
     def active_rows(self) -> list[Row]:
-        """Rows that still emit."""
-        if all(row.done for row in self.rows):
-            return []
-        return self.rows if self._in_step else [row for row in self.rows if not row.done]
+        """Rows that still emit; those that wait for slower ones are left out."""
+        going = [row for row in self.rows if not row.done]
+        if self._in_step:
+            return self.rows if going else []
+        if self._picker.sampling and going:
+            # The noise of a position is kept until every row has used it.
+            slowest = min(row.emitted for row in going)
+            going = [row for row in going if row.emitted <= slowest + _LONGEST_LEAD]
+        return going
 
     def starved_rows(self) -> list[Row]:
         """Active rows whose next logits are not known."""
@@ -163,7 +169,9 @@ class Call:
         if row.done:
             return self._padding(row, room)
         nodes = self._memory.config.planner.max_nodes
-        return row.drafter.draft(row.last, cost, nodes, room)
+        plan = row.drafter.draft(row.last, cost, nodes, room)
+        self._target.blank_unknown(plan.tree)
+        return plan
 
     def _padding(self, row: Row, room: int) -> Plan:
         """The tree of a finished row: what it will be given is known in advance."""

@@ -69,10 +69,10 @@ def fit(model: Any, config: Config) -> Fit:
 def structure(model: Any) -> list[Any]:
     """What a copy of the model would not follow and the trial has not seen, if it changes.
 
-    The modules themselves, their hooks, replaced forward functions, training mode, and numbers such
-    as scaling factors and dropout rates.
+    The configuration, the modules themselves, their hooks, replaced forward functions, training
+    mode, and numbers such as scaling factors and dropout rates.
     """
-    found: list[Any] = []
+    found: list[Any] = [model.config.to_dict()]
     for module in model.modules():
         held = vars(module)
         numbers = {

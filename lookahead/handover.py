@@ -12,9 +12,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from transformers import Cache
 from transformers.generation import GenerationMixin, GenerationMode
 from transformers.generation.streamers import BaseStreamer
 
+from lookahead.kv_cache import CACHE_NAME, cache_reason
 from lookahead.model import input_device, rotary_switches, text_config
 
 _PREPARED_KEYS = {
@@ -89,6 +91,9 @@ def inputs_reason(model_kwargs: dict[str, Any]) -> str:
         return "inputs_embeds are not tokens that can be looked up"
     if model_kwargs.get("synced_gpus"):
         return "synced_gpus keeps all ranks in step pass by pass"
+    cache = model_kwargs.get(CACHE_NAME)
+    if isinstance(cache, Cache) and (reason := cache_reason(cache)):
+        return reason
     extra = {
         name
         for name, value in model_kwargs.items()

@@ -35,6 +35,15 @@ _KNOWN_LAYERS = {
 }
 
 
+def cache_reason(cache: Any) -> str:
+    """Why a cache cannot be taken over, or an empty string."""
+    unknown = sorted({type(layer).__name__ for layer in cache.layers} - _KNOWN_LAYERS)
+    if unknown or getattr(cache, "offloading", False):
+        kind = ", ".join(unknown) or "offloaded layers"
+        return f"its cache ({kind}) cannot be rolled back by a number of positions"
+    return ""
+
+
 class TreeLayer(CacheLayerMixin):
     """One layer's view of the shared storage."""
 
@@ -92,10 +101,8 @@ class TreeCache(Cache):
     def __init__(
         self, prompt: Cache, length: int, capacity: int, arena: Arena | None = None
     ) -> None:
-        unknown = sorted({type(layer).__name__ for layer in prompt.layers} - _KNOWN_LAYERS)
-        if unknown or getattr(prompt, "offloading", False):
-            kind = ", ".join(unknown) or "offloaded layers"
-            raise ValueError(f"its cache ({kind}) cannot be rolled back by a number of positions")
+        if reason := cache_reason(prompt):
+            raise ValueError(reason)
         kept = [layer for layer in prompt.layers if getattr(layer, "keys", None) is not None]
         if not kept:
             raise ValueError("its cache holds no keys and values")

@@ -91,6 +91,7 @@ class Target:
         self._cache: TreeCache
         self._masks: MaskBuilder | None = None
         self._limits = position_limits(text_config(module))
+        self._known = getattr(module.get_input_embeddings(), "num_embeddings", None)
         self._tree_attention = text_config(module)._attn_implementation == hf.NAME
 
     @property
@@ -133,6 +134,15 @@ class Target:
             left_padded = (valid.sum(1) == length - valid.argmax(1)).all()
             self._tree_attention = self._tree_attention and bool(left_padded)
         return Prompt(outputs.logits, prompt_cache, length)
+
+    def blank_unknown(self, tree: TokenTree) -> None:
+        """Blank the guesses that have no embedding: the model can neither read nor keep them."""
+        known = self._known
+        if known is None or (max(tree.tokens) < known and min(tree.tokens) >= 0):
+            return
+        for node in range(1, len(tree)):
+            if not 0 <= tree.tokens[node] < known:
+                tree.blank(node, _PAD_NODE)
 
     def verify(self, trees: Sequence[TokenTree | None], held: Sequence[int]) -> Tensor:
         """Logits [batch, widest tree, vocabulary] of one pass; a row without a tree is skipped.

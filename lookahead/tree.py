@@ -48,6 +48,11 @@ class TokenTree:
         """The child of ``node`` that holds ``token``, if there is one."""
         return self._child.get((node, token))
 
+    def blank(self, node: int, token: int) -> None:
+        """Have ``node`` hold ``token`` for the model only: it is nobody's child any more."""
+        del self._child[self.parents[node], self.tokens[node]]
+        self.tokens[node] = token
+
     def path(self, node: int) -> list[int]:
         """Nodes from the root down to ``node``, both included."""
         path = []

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lookahead import Config, PlannerConfig, wrap
-from tests.contract.guesses import Script, all_right, every_length, scripted
+from tests.contract.guesses import DEPTH, Script, all_right, every_length, scripted
 from tests.contract.models import TYPES, prompt, tiny
-from tests.contract.oracle import accepted
+from tests.contract.oracle import accepted, assert_same, ran
 
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 24}
 SAMPLED: dict[str, Any] = {"do_sample": True, "top_k": 15, "max_new_tokens": 24}
@@ -107,3 +107,18 @@ def test_built_in_sources_on_a_batch_call_after_call(kind: str) -> None:
             assert found.tolist() == plain.tolist()
             assert torch.equal(after, state)
     assert accepted(engine) > 15
+
+
+def test_a_row_that_is_far_ahead_waits_while_sampling() -> None:
+    """The noise of all positions between the rows is held, whole rows of the vocabulary."""
+    model, ids = tiny("Llama"), torch.cat([prompt(), prompt(6, 2)])
+    arguments: dict[str, Any] = {"max_new_tokens": 200, "do_sample": True}
+    plain = ran(model.generate, ids, **arguments)
+    engine = scripted(model, Script(all_right, False, [plain.ids[0].tolist()]))
+    torch.manual_seed(0)
+    lengths, leads = [0, 0], [0]
+    for step in engine.stream(ids, **arguments):
+        lengths[step.row] += len(step.tokens)
+        leads.append(lengths[0] - lengths[1])
+    assert 32 < max(leads) <= 32 + DEPTH + 2
+    assert_same(ran(engine.generate, ids, **arguments), plain)

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
+from lookahead import Config, wrap
 from tests.contract.guesses import Plan, Script, all_right, all_wrong, every_length, scripted
 from tests.contract.models import CACHE, TYPES, build, continuation, prompt, tiny
 from tests.contract.oracle import accepted, assert_same, ran
@@ -141,3 +143,18 @@ def test_text_longer_than_what_was_allocated_for_it() -> None:
     engine = scripted(model, Script(every_length, True, plain.ids.tolist()))
     assert_same(ran(engine.generate, ids, **arguments), plain)
     assert accepted(engine) > 150
+
+
+class _UnknownLayer(DynamicLayer):
+    """A layer of a caller's own class."""
+
+
+@pytest.mark.filterwarnings("ignore:decoding plainly")
+def test_a_cache_of_an_unknown_kind_is_handed_over_untouched() -> None:
+    model, ids = tiny("Llama"), prompt()
+    engine = wrap(model, Config(remember_cost=False))
+    ends = []
+    for generate in (model.generate, engine.generate):
+        cache = Cache(layers=[_UnknownLayer(), _UnknownLayer()])
+        ends.append((generate(ids, **{CACHE: cache}, **GREEDY).tolist(), cache.get_seq_length()))
+    assert ends[0] == ends[1]

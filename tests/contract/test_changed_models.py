@@ -120,3 +120,22 @@ def test_inference_mode_may_change_between_calls_and_steps(first: bool, static: 
         with _inference_mode(first):
             assert engine.generate(ids, **arguments)[0, ids.shape[1] :].tolist() == expected
         assert engine.generate(ids, **arguments)[0, ids.shape[1] :].tolist() == expected
+
+
+def test_a_changed_configuration_is_seen_by_the_next_call() -> None:
+    model, ids = build("Mistral", sliding_window=64), prompt(12)
+    engine = wrap(model, Config(remember_cost=False))
+    before = ran(engine.generate, ids, **GREEDY)
+    model.config.sliding_window = 4
+    plain = ran(model.generate, ids, **GREEDY)
+    assert plain.ids.tolist() != before.ids.tolist()
+    assert_same(ran(engine.generate, ids, **GREEDY), plain)
+
+
+def test_a_vocabulary_that_shrinks_leaves_no_guesses_of_lost_tokens() -> None:
+    model = build("Llama", tie_word_embeddings=True)
+    engine, ids = wrap(model, Config(remember_cost=False)), prompt() % 50
+    for size in (97, 50):
+        model.resize_token_embeddings(size)
+        for _ in range(2):
+            assert_same(ran(engine.generate, ids, **GREEDY), ran(model.generate, ids, **GREEDY))

@@ -7,8 +7,20 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contract.guesses import DEPTH, Plan, Script, all_right, all_wrong, every_length, scripted
-from tests.contract.models import TYPES, VOCABULARY, prompt, tiny
+from lookahead import Config, PlannerConfig, wrap
+from lookahead.sources.base import Candidate
+from tests.contract.guesses import (
+    DEPTH,
+    Plan,
+    Script,
+    ScriptedSource,
+    all_right,
+    all_wrong,
+    every_length,
+    scripted,
+    scripted_config,
+)
+from tests.contract.models import TYPES, VOCABULARY, build, prompt, tiny
 from tests.contract.oracle import accepted, assert_same, check, lengths_seen, ran
 
 TOKENS = 40
@@ -92,3 +104,36 @@ def test_guessed_tokens_outside_the_text_are_never_emitted() -> None:
     texts = [ids[0].tolist() + text[6:] for text in texts]
     engine = scripted(model, Script(every_length, True, texts))
     assert_same(ran(engine.generate, ids, **GREEDY), plain)
+
+
+class _Outside(ScriptedSource):
+    """Guesses that are no tokens, the right ones as their children and siblings."""
+
+    def candidates(self, state: Any) -> list[Candidate]:
+        found = super().candidates(state)
+        return [*found, *((token, found[0][1]) for token in (10**6, VOCABULARY, -1) if found)]
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_guesses_that_are_no_tokens_are_not_fed_to_the_model(sample: bool) -> None:
+    model, ids = tiny("Llama"), prompt()
+    arguments: dict[str, Any] = {"max_new_tokens": 30, "do_sample": sample}
+    plain = ran(model.generate, ids, **arguments)
+    script = Script(every_length, False, plain.ids.tolist())
+    engine = wrap(model, scripted_config(), sources=[lambda: _Outside(script)])
+    assert_same(ran(engine.generate, ids, **arguments), plain)
+    assert accepted(engine) > 5
+
+
+def test_logits_wider_than_the_embeddings() -> None:
+    """Tokens without an embedding may be likely, though never the likeliest."""
+    model, ids = build("Llama"), prompt()
+    head = model.lm_head.weight.data
+    model.lm_head = torch.nn.Linear(head.shape[1], VOCABULARY + 31, bias=False)
+    model.lm_head.weight.data[:VOCABULARY] = head
+    model.lm_head.weight.data[VOCABULARY:] = 0.999 * head[:31]
+    engine = wrap(model, Config(remember_cost=False, planner=PlannerConfig(fixed_nodes=32)))
+    arguments: dict[str, Any] = {"max_new_tokens": 60, "do_sample": False}
+    plain = ran(model.generate, ids, **arguments)
+    for _ in range(2):
+        assert_same(ran(engine.generate, ids, **arguments), plain)
