@@ -29,6 +29,32 @@ PRESETS: dict[str, Callable[[], Config]] = {
 }
 
 
+# What `-h` says about the fields of `Config`; the docstrings there say more.
+HELP = {
+    "jacobi": "Refine future tokens in parallel in a lookahead window.",
+    "jacobi.window": "Columns of the window.",
+    "jacobi.ngram": "Length of the n-grams that the window makes.",
+    "jacobi.always": "Run the window on every pass, not only while it pays.",
+    "jacobi.shared_noise": "When sampling, guess with the noise that will pick the token.",
+    "ngram_pool": "Guess n-grams seen in windows and in accepted text.",
+    "ngram_pool.guesses": "Continuations kept for a token.",
+    "ngram_pool.capacity": "Tokens with continuations kept.",
+    "prompt_lookup": "Guess what followed the last tokens earlier in the text.",
+    "prompt_lookup.min_match": "Fewest last tokens that have to match.",
+    "prompt_lookup.back_off": "Shorter matches asked besides the longest.",
+    "recycling": "Guess the likeliest tokens of logits computed earlier.",
+    "recycling.top_k": "Likeliest tokens kept of each position.",
+    "recycling.capacity": "Positions kept.",
+    "recycling.prompt_positions": "Last positions of the prompt recycled too.",
+    "planner.max_nodes": "Most guesses in a pass.",
+    "planner.fixed_nodes": "This many guesses in a pass, whatever they cost.",
+    "prepack": "Pack weights for the CPU, in one more copy of them.",
+    "static_passes": "Passes of fixed shapes, CUDA graphs on a GPU.",
+    "remember_cost": "Keep measured costs of passes in the user's cache folder.",
+}
+UNSET = {"planner.fixed_nodes": "by measured cost", "static_passes": "on a GPU"}
+
+
 class EngineOption(click.Option):
     """An option of the engine, listed apart because it changes speed and never the text."""
 
@@ -40,7 +66,7 @@ class SectionedCommand(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Engine (speed only)": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and not isinstance(param, click.Argument):
                 sections[list(sections)[isinstance(param, EngineOption)]].append(record)
         for title, records in sections.items():
             if records:
@@ -92,14 +118,18 @@ def _flat(options: Any) -> dict[str, Any]:
 
 
 def _option(name: str, value: Any) -> Callable[[F], F]:
-    flag = name.removesuffix(".enabled").replace(".", "-").replace("_", "-")
-    parameter = name.replace(".", "__")
+    field = name.removesuffix(".enabled")
+    flag = field.replace(".", "-").replace("_", "-")
+    switch = isinstance(value, bool) or name == "static_passes"  # on, off or unset
+    default = UNSET.get(name) if value is None else value
     if isinstance(value, bool):
-        text = f"[default: {'on' if value else 'off'}]"
-        declaration, kind = f"--{flag}/--no-{flag}", None
-    else:
-        text = "" if value is None else f"[default: {value}]"
-        declaration, kind = f"--{flag}", int if value is None else type(value)
+        default = "on" if value else "off"
+    text = f"{HELP.get(field, '')}  [default: {default}]".strip()
     return click.option(
-        declaration, parameter, type=kind, default=None, help=text, cls=EngineOption
+        f"--{flag}/--no-{flag}" if switch else f"--{flag}",
+        name.replace(".", "__"),
+        type=None if switch else int if value is None else type(value),
+        default=None,
+        help=text,
+        cls=EngineOption,
     )

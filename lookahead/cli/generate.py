@@ -37,7 +37,7 @@ COLOURS = {
 }
 
 
-@click.command(cls=SectionedCommand)
+@click.command(cls=SectionedCommand, short_help="Write text after a prompt.")
 @click.argument("prompt", required=False)
 @click.option("--file", type=click.File(encoding="utf-8"), help="Read the prompt from a file.")
 @click.option("--raw", is_flag=True, help="Continue the prompt; apply no chat template.")
@@ -71,6 +71,8 @@ def generate(
     with clear_errors():
         options = DecodingOptions(**values).with_seed()
     text = read_prompt(prompt, file)
+    if not text.strip():
+        raise BadInput("The prompt is empty: give some text.")  # before the model is loaded
     loaded = choice.load_with(services)
     with clear_errors():
         inputs = decoding.encode(loaded, text, raw=raw)

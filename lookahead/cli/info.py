@@ -25,7 +25,7 @@ from .common import (
 PACKAGES = ("lookahead-decoding", "torch", "transformers", "tokenizers", "flash-attn")
 
 
-@click.command()
+@click.command(short_help="Show the model, the mode, the device, the versions.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--roofline", is_flag=True, help="Also time steps and passes against the memory.")
 @model_options

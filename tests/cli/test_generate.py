@@ -117,6 +117,16 @@ def test_engine_options_reach_the_engine(command: Command) -> None:
     assert preset == lookahead_config(ngram=5, window=7, guesses=7)
 
 
+@pytest.mark.parametrize(
+    ("flags", "value"), [([], None), (["--static-passes"], True), (["--no-static-passes"], False)]
+)
+def test_static_passes_are_on_off_or_left_to_the_engine(
+    command: Command, flags: list[str], value: bool | None
+) -> None:
+    object_of(command, "Hi", "--max-new-tokens", "4", *flags)
+    assert command.wrapped[0][1].static_passes is value
+
+
 def test_generation_is_cut_to_the_context(command: Command) -> None:
     result = command("generate", "a" * 60, "--raw", "--max-new-tokens", "100", "--json")
     assert len(json.loads(result.stdout)["token_ids"]) == 4

@@ -8,6 +8,8 @@ import torch
 from click.testing import CliRunner
 
 from lookahead.cli import main
+from lookahead.cli.engine_options import EngineOption
+from lookahead.cli.generate import generate
 from lookahead.config import Config, JacobiConfig
 from tests.cli.conftest import Command
 
@@ -40,3 +42,14 @@ def test_help_names_commands_options_and_the_defaults_of_the_configuration() -> 
     for group in ("ngram-pool", "prompt-lookup", "recycling"):
         assert f"--{group} / --no-{group}" in engine
     assert f"[default: {Config().planner.max_nodes}]" in engine
+
+
+def test_help_says_what_each_engine_option_does() -> None:
+    options = [option for option in generate.params if isinstance(option, EngineOption)]
+    assert len(options) > 15
+    for option in options:
+        text, _, default = (option.help or "").partition("[default: ")
+        assert text.strip().endswith("."), option.name
+        assert default != "None]", option.name
+    overview = CliRunner().invoke(main, ["--help"]).stdout
+    assert "..." not in overview.split("Commands:")[1]
