@@ -120,7 +120,10 @@ class Target:
             valid = mask[:, :-1].bool().cpu().numpy()
         positions = kwargs.get("position_ids")
         self._mask_2d = mask
-        self._next = positions[..., -1:].clone() if positions is not None else None
+        self._next = None
+        if positions is not None:  # [..., 1 or batch, tokens]
+            last = positions[..., -1:]
+            self._next = last.expand(*last.shape[:-2], batch, 1).clone()
         self._next_host = (
             self._next.reshape(-1, batch).amax(0).tolist() if self._next is not None else []
         )

@@ -41,6 +41,8 @@ class Picker:
         """Token per row for output position ``emitted``; ``scores`` [rows, vocabulary]."""
         if self._noise is None:
             return torch.argmax(scores, dim=-1)
+        if self._together:
+            self._noise.fit(scores, emitted)
         noise = self._noise.due(emitted) if self._together else self._noise.at(emitted)
         tokens = pick_sampled(scores, noise[rows])
         if self._together:
@@ -64,7 +66,7 @@ class Picker:
         not to be shared; then it is drawn apart from the call's generator.
         """
         assert self._noise is not None
-        if self._shared_noise:
+        if self._shared_noise and self._noise.width == logits.shape[-1]:
             depths = row.plan.tree.depths
             noise = torch.stack([self._noise.at(row.emitted + d)[row.index] for d in depths])
         else:

@@ -27,12 +27,13 @@ def default_generator(device: torch.device) -> torch.Generator:
 class Noise:
     """Exponential noise for the output positions of one call.
 
-    ``at(t)`` is float32 [batch, vocabulary], the ``t``-th draw that plain decoding would make.
-    ``emitted(t)`` must be called once for each position in order, after its token is picked.
+    ``at(t)`` is [batch, vocabulary], float32 unless ``fit`` says otherwise, the ``t``-th draw that
+    plain decoding would make. ``emitted(t)`` must be called once for each position in order, after
+    its token is picked.
     """
 
     def __init__(self, batch: int, vocabulary: int, device: torch.device) -> None:
-        self._shape = (batch, vocabulary)
+        self._shape, self._dtype = (batch, vocabulary), torch.float32
         self._device = device
         self._main = default_generator(device)
         self._ahead = torch.Generator(device)
@@ -44,12 +45,26 @@ class Noise:
         self._draws: list[Tensor] = []
         self._states = [self._main.get_state()]  # before each draw, and after the last
 
+    @property
+    def width(self) -> int:
+        """Size of the vocabulary that is drawn for."""
+        return self._shape[1]
+
+    def fit(self, scores: Tensor, position: int) -> None:
+        """Draw from ``position`` on as ``torch.multinomial`` does for such ``scores``.
+
+        Processors may cut the vocabulary or change the dtype; the draws are then others.
+        """
+        if scores.shape[-1] != self.width or scores.dtype != self._dtype:
+            self._shape, self._dtype = (self._shape[0], scores.shape[-1]), scores.dtype
+            self._restart(position)
+
     def at(self, position: int) -> Tensor:
         """The noise of a position that is not emitted yet."""
         index = position - self._first
         while len(self._draws) <= index:
             self._ahead.set_state(self._states[-1])
-            draw = torch.empty(self._shape, dtype=torch.float32, device=self._device)
+            draw = torch.empty(self._shape, dtype=self._dtype, device=self._device)
             self._draws.append(draw.exponential_(generator=self._ahead))
             self._states.append(self._ahead.get_state())
         return self._draws[index]

@@ -122,3 +122,13 @@ def test_a_row_that_is_far_ahead_waits_while_sampling() -> None:
         leads.append(lengths[0] - lengths[1])
     assert 32 < max(leads) <= 32 + DEPTH + 2
     assert_same(ran(engine.generate, ids, **arguments), plain)
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_rows_may_share_one_row_of_position_ids(sample: bool) -> None:
+    model, ids = tiny("Llama"), torch.cat([prompt(), prompt(6, 2)])
+    engine = wrap(model, Config(remember_cost=False))
+    arguments: dict[str, Any] = {
+        "max_new_tokens": 20, "do_sample": sample, "position_ids": torch.arange(3, 9)[None],
+    }  # fmt: skip
+    assert_same(ran(engine.generate, ids, **arguments), ran(model.generate, ids, **arguments))

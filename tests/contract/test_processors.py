@@ -270,3 +270,34 @@ def test_scores_that_are_no_distribution_are_refused_as_by_plain_decoding() -> N
         model.generate(ids, logits_processor=LogitsProcessorList([_BanAll()]), **arguments)
     with pytest.raises(ValueError, match="no token can be sampled"):
         engine.generate(ids, logits_processor=LogitsProcessorList([_BanAll()]), **arguments)
+
+
+class _Cut(LogitsProcessor):
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores[:, :60]
+
+
+class _Cast(LogitsProcessor):
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores.to(self._dtype)
+
+
+@pytest.mark.parametrize(
+    "processor", [_Cut(), _Cast(torch.float64), _Cast(torch.float16), _Cast(torch.bfloat16)]
+)
+@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_processors_may_change_width_and_dtype_of_the_scores(
+    processor: LogitsProcessor, sample: bool, rows: int
+) -> None:
+    model, ids = tiny("Llama"), torch.cat([prompt(6, seed) for seed in range(rows)])
+    engine = wrap(model, Config(remember_cost=False))
+    arguments: dict[str, Any] = {
+        "max_new_tokens": 60,
+        "do_sample": sample,
+        "logits_processor": LogitsProcessorList([processor]),
+    }
+    assert_same(ran(engine.generate, ids, **arguments), ran(model.generate, ids, **arguments))
