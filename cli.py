@@ -19,7 +19,13 @@ def use_checkout(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    use_checkout(Path(__file__).resolve().parent)
-    from lookahead.cli import main
+    try:
+        use_checkout(Path(__file__).resolve().parent)
+        from lookahead.cli import main
+    except ModuleNotFoundError as error:
+        if (error.name or "lookahead").startswith("lookahead"):
+            raise
+        print(f"Error: {error.name} is not installed: set up as README.md says.", file=sys.stderr)
+        sys.exit(2)
 
     main(prog_name="python cli.py")

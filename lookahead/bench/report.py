@@ -142,7 +142,7 @@ def _facts(settings: Settings, environment: dict[str, Any]) -> list[tuple[str, A
         ("new tokens", f"at most {settings.max_new_tokens} for each prompt"),
         ("prompts", settings.prompts),
         ("engine", {"both": "cold, and warm where named so"}.get(settings.state, settings.state)),
-        *environment.items(),
+        *((k, ", ".join(v) if isinstance(v, list) else v) for k, v in environment.items()),
     ]
 
 

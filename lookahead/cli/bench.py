@@ -155,6 +155,7 @@ def prepare(
     path = out / ROWS if out is not None else None
     facts = {
         **environment(loaded.model.device),
+        "origin": loaded.origin,
         "weights": str(loaded.model.dtype).removeprefix("torch."),
         "parameters": loaded.model.num_parameters(),
         "engine mode": mode,

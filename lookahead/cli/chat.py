@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -69,11 +70,11 @@ def chat(services: Services, system: str | None, show_accepted: bool, **values: 
             with clear_errors():
                 fitted = fit_to_context(loaded, len(ids), options)
             with clear_errors(), warnings_as_notes():
-                seconds, made = turn(conversation, loaded, ids, text, fitted, show)
+                seconds, sources = turn(conversation, loaded, ids, text, fitted, show)
             click.echo()
-            note(summary(engine, conversation, made, seconds))
+            note(summary(engine, conversation, len(sources), seconds))
             if show_accepted:
-                note(legend(engine.stats.accepted))
+                note(legend(Counter(sources)))
 
 
 def read_message(stdin: TextIO) -> str | None:
@@ -95,15 +96,17 @@ def turn(
     text: str,
     options: DecodingOptions,
     show: Callable[[str, str], None],
-) -> tuple[float, int]:
-    """Stream one reply; return its seconds and tokens. Ctrl-C keeps what was said so far."""
+) -> tuple[float, list[str]]:
+    """Stream one reply; return its seconds and its tokens' sources. Ctrl-C keeps what was said."""
     stream, source = TextStream(loaded.tokenizer), "model"
     made: list[int] = []
+    sources: list[str] = []
     start = time.perf_counter()
     reply = conversation.reply(ids, options.arguments())
     try:
         for token, source in reply:
             made.append(token)
+            sources.append(source)
             if piece := stream.push(token):
                 show(piece, source)
     except KeyboardInterrupt:
@@ -111,7 +114,7 @@ def turn(
     if piece := stream.finish():
         show(piece, source)
     conversation.end_turn(text, decode(loaded.tokenizer, made))
-    return time.perf_counter() - start, len(made)
+    return time.perf_counter() - start, sources
 
 
 def summary(engine: Any, conversation: Conversation, made: int, seconds: float) -> str:

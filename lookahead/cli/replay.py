@@ -43,7 +43,7 @@ def replay(file: Path, slope: float, as_json: bool, **values: Any) -> None:
         click.echo(json.dumps({name: as_object(score) for name, score in scores.items()}))
         return
     out = Table(title=f"replay of {file.name}", title_justify="left")
-    columns = ("text", "tokens/pass", "guesses/pass", "speedup", "µs/pass", "accepted")
+    columns = ("text", "tok/pass", "guesses", "speedup", "µs/pass", "accepted")
     for name in columns:
         left = name in {"text", "accepted"}
         out.add_column(name, justify="left" if left else "right", no_wrap=left)

@@ -88,6 +88,15 @@ def test_the_command_answers_each_line_with_statistics(command: Any) -> None:
     assert "; 0 of 4 prompt tokens" in turns[2]
 
 
+def test_the_legend_counts_each_token_once_as_it_is_coloured(command: Any) -> None:
+    result = command("chat", "--max-new-tokens", "6", "--show-accepted", stdin="hi\n")
+    legend = next(line for line in result.stderr.splitlines() if line.startswith("Guessed by"))
+    # The reply is one token of "model" and one of "jacobi"; the engine's own count, which has
+    # a token once for each source that guessed it, is another.
+    assert "2 tokens" in result.stderr
+    assert "jacobi 1, ngram_pool 0, prompt_lookup 0, recycling 0" in legend
+
+
 def test_a_conversation_that_outgrows_the_context_ends_with_one_clear_line(command: Any) -> None:
     result = command("chat", "--max-new-tokens", "3", stdin="x" * 70 + "\n")
     assert result.exit_code == 2
