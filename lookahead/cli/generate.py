@@ -179,10 +179,13 @@ def as_object(
 def summary(engine: Any, options: DecodingOptions, output: Output) -> str:
     """One line about what was generated and how fast."""
     stats, count = engine.stats, len(output.ids)
+    measuring = stats.seconds_measuring
     line = (
         f"{count} tokens in {stats.passes} passes ({stats.tokens_per_pass:.2f} a pass), "
-        f"{count / output.seconds:.1f} tokens/s"
+        f"{count / (output.seconds - measuring):.1f} tokens/s"
     )
+    if measuring > 0:
+        line += f" after {measuring:.1f} s that measured the passes' cost"
     return line if options.seed is None else f"{line}, seed {options.seed}"
 
 
