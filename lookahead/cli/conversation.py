@@ -99,4 +99,3 @@ class Conversation:
 def has_template(loaded: LoadedModel) -> bool:
     """Whether the tokenizer knows how conversations are written for the model."""
     return bool(getattr(loaded.tokenizer, "chat_template", None))
-
