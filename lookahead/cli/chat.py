@@ -66,8 +66,8 @@ def chat(services: Services, system: str | None, show_accepted: bool, **values: 
             conversation.restart()
             note("A new conversation.")
         elif text:
-            ids = conversation.prompt(text)
             with clear_errors():
+                ids = conversation.prompt(text)
                 fitted = fit_to_context(loaded, len(ids), options)
             with clear_errors(), warnings_as_notes():
                 seconds, sources = turn(conversation, loaded, ids, text, fitted, show)

@@ -43,13 +43,19 @@ class Conversation:
         self._cache: Any = None
 
     def prompt(self, text: str) -> list[int]:
-        """Token ids of the conversation with ``text`` as the user's next message."""
+        """Token ids of the conversation with ``text`` as the user's next message.
+
+        Raises ValueError where the model's chat template fails or the text is no text.
+        """
         messages = [*self._messages, {"role": "user", "content": text}]
         tokenizer = self._loaded.tokenizer
-        rendered = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False
-        )
-        ids: list[int] = tokenizer(rendered, add_special_tokens=False)["input_ids"]
+        try:
+            rendered = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
+            ids: list[int] = tokenizer(rendered, add_special_tokens=False)["input_ids"]
+        except Exception as error:  # a template is a program of its own
+            raise ValueError(f"The message cannot be encoded for this model: {error}") from error
         return ids
 
     def reply(self, ids: Sequence[int], arguments: dict[str, Any]) -> Iterator[tuple[int, str]]:

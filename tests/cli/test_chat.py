@@ -114,3 +114,9 @@ def test_a_model_without_a_template_is_sent_to_generate(
     result = command("chat", model=str(tmp_path), stdin="hi\n")
     assert result.exit_code == 2
     assert "lookahead generate" in result.stderr
+
+
+def test_a_failing_template_is_one_clear_error(loaded: LoadedModel) -> None:
+    loaded.tokenizer.chat_template = "{{ raise_exception('no such role') }}"
+    with pytest.raises(ValueError, match="no such role"):
+        Conversation(loaded, lookahead.wrap(loaded.model)).prompt("ab")
