@@ -46,6 +46,15 @@ class CostTable:
         return cls(relative, slopes)
 
 
+def _rising(curve: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest rising curve below a curve: a width costs no more than any wider one.
+
+    Kernels make some widths dearer than wider ones (2 rows more than 4, say). That must not make
+    the wider ones look dear.
+    """
+    return np.minimum.accumulate(curve[::-1])[::-1]
+
+
 class PassCost:
     """Seconds of a pass by width and context length.
 
@@ -65,7 +74,7 @@ class PassCost:
     def fit(self, context: int, seconds: dict[int, float]) -> None:
         """Set the curve at a context length from measured seconds by width."""
         widths = sorted(seconds)
-        times = np.maximum.accumulate([seconds[width] for width in widths])
+        times = np.array([seconds[width] for width in widths])
         self.scale = max(float(times[0]), 1e-9)
         curve = np.interp(WIDTHS, widths, times / self.scale)
         if len(widths) > 1:  # beyond the last measured width the last slope goes on
@@ -89,6 +98,7 @@ class PassCost:
             curve = np.interp(widths, WIDTHS, self._shape(key[0]))
             beyond = np.maximum(widths - WIDTHS[-1], 0)
             curve += beyond * (curve[-1] / WIDTHS[-1])  # arithmetic rules there
+            curve = _rising(curve)
             table = CostTable.of(curve / curve[1])
             self._tables[key] = table
         return table
@@ -105,7 +115,7 @@ class PassCost:
         if WIDTHS[at] == width:
             shape = shape.copy()
             shape[at] *= bounded**_SHAPE_RATE
-            self._shapes[key] = np.maximum.accumulate(shape / shape[0])
+            self._shapes[key] = shape / shape[0]
             self._learned += 1
             if self._learned % _REFRESH == 0:
                 self._tables = {k: t for k, t in self._tables.items() if k[0] != key}
