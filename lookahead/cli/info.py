@@ -80,6 +80,11 @@ def describe_device(device: torch.device) -> dict[str, Any]:
     return {"device": str(device), "name": name, "threads": torch.get_num_threads()}
 
 
+def _three_digits(value: float) -> float:
+    """A tiny model's floor is thousandths of a millisecond, a large one's many milliseconds."""
+    return float(f"{value:.3g}")
+
+
 def describe_roofline(loaded: LoadedModel, engine: Any) -> dict[str, Any]:
     """How far a plain step and a pass are from the time that reading their bytes takes."""
     prompt = own_prompts()[0]
@@ -88,10 +93,10 @@ def describe_roofline(loaded: LoadedModel, engine: Any) -> dict[str, Any]:
         "weights MB": round(found.weight_bytes / 1e6, 1),
         "cache MB": round(found.kv_bytes / 1e6, 1),
         "bandwidth GB/s": round(found.bandwidth / 1e9, 1),
-        "floor ms": round(1e3 * found.floor, 2),
-        "plain step ms": round(1e3 * found.plain_step, 2),
+        "floor ms": _three_digits(1e3 * found.floor),
+        "plain step ms": _three_digits(1e3 * found.plain_step),
         "plain step / floor": round(found.step_over_floor, 2),
-        "pass ms": round(1e3 * found.pass_seconds, 2),
+        "pass ms": _three_digits(1e3 * found.pass_seconds),
         "pass / floor": round(found.pass_over_floor, 2),
         "tokens in a pass": round(found.pass_width, 1),
         "tokens out a pass": round(found.tokens_per_pass, 2),
