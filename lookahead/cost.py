@@ -85,10 +85,6 @@ class PassCost:
         self._tables.clear()
         self.measured = True
 
-    def has_measured(self, context: int) -> bool:
-        """Whether a curve was measured or learned for this class of context length."""
-        return self._class(context) in self._shapes
-
     def table(self, context: int, widest: int, rows: int = 1) -> CostTable:
         """Costs of passes over 0 to ``widest`` tokens a row, in passes of one token a row."""
         key = (self._class(context), rows)

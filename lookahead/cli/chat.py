@@ -20,6 +20,7 @@ from .common import (
     model_choice,
     model_options,
     note,
+    sampling_options,
     warnings_as_notes,
 )
 from .conversation import Conversation, has_template
@@ -39,10 +40,7 @@ HELP = "Type a message. /new starts over, /quit or Ctrl-D ends, Ctrl-C stops a r
     show_default=True,
     help="Stop each reply after this many tokens.",
 )
-@click.option("--temperature", type=float, help="Sample with this temperature, above 0.")
-@click.option("--top-p", type=float, help="Sample from the likeliest tokens of this total.")
-@click.option("--top-k", type=int, help="Sample from this many likeliest tokens.")
-@click.option("--seed", type=int, help="Seed for sampling.  [default: drawn and reported]")
+@sampling_options
 @click.option("--show-accepted", is_flag=True, help="Colour each token by who guessed it.")
 @model_options
 @engine_options

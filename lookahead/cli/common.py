@@ -102,6 +102,19 @@ class ModelChoice:
                 return services.load(resolved, self.load)
 
 
+def sampling_options(command: F) -> F:
+    """Add --temperature, --top-p, --top-k and --seed."""
+    options = [
+        click.option("--temperature", type=float, help="Sample with this temperature, above 0."),
+        click.option("--top-p", type=float, help="Sample from the likeliest tokens of this total."),
+        click.option("--top-k", type=int, help="Sample from this many likeliest tokens."),
+        click.option("--seed", type=int, help="Seed for sampling.  [default: drawn and reported]"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def model_options(command: F) -> F:
     """Add --model, --dtype, --device and --cache-dir; read them with `model_choice`."""
     options = [

@@ -24,6 +24,7 @@ from .common import (
     model_choice,
     model_options,
     note,
+    sampling_options,
     warnings_as_notes,
 )
 from .decoding import DecodingOptions, Output
@@ -48,10 +49,7 @@ COLOURS = {
     show_default=True,
     help="Stop after this many tokens.",
 )
-@click.option("--temperature", type=float, help="Sample with this temperature, above 0.")
-@click.option("--top-p", type=float, help="Sample from the likeliest tokens of this total.")
-@click.option("--top-k", type=int, help="Sample from this many likeliest tokens.")
-@click.option("--seed", type=int, help="Seed for sampling.  [default: drawn and reported]")
+@sampling_options
 @click.option("--show-accepted", is_flag=True, help="Colour each token by who guessed it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, at the end.")
 @click.option("--compare", is_flag=True, help="Also decode plainly; report equality and speedup.")
