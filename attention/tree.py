@@ -93,18 +93,30 @@ def prefix_attention(
         return kvcache_attention(kernel, rows, k, v, starts, ends, scale=scale, softcap=softcap)
     if len(spans) == 1:
         keep = slice(spans[0].dense_start, spans[0].length)
-        return unmasked_attention(rows, k[:, :, keep], v[:, :, keep], scale=scale, softcap=softcap)
+        return _unrounded(rows, k[:, :, keep], v[:, :, keep], scale=scale, softcap=softcap)
     parts = []
     for b, span in enumerate(spans):
         keep = slice(span.dense_start, span.length)
         q, keys, values = rows[b : b + 1], k[b : b + 1, :, keep], v[b : b + 1, :, keep]
         if span.dense_start < span.length:
-            parts.append(unmasked_attention(q, keys, values, scale=scale, softcap=softcap))
+            parts.append(_unrounded(q, keys, values, scale=scale, softcap=softcap))
         else:
             wide = torch.float64 if q.dtype == torch.float64 else torch.float32
             nothing = q.new_zeros(*q.shape[:-1], v.shape[-1])
             parts.append((nothing, q.new_full(q.shape[:-1], -torch.inf, dtype=wide)))
     return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+
+
+def _unrounded(q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float | None) -> Partial:
+    """Unmasked attention whose result is not rounded to 16 bits before the merge.
+
+    Kernels return the dtype of their inputs, and a part can be larger than the whole, so that
+    rounding it alone can cost more than all of plain SDPA. On a CPU fp32 inputs avoid that, for a
+    copy of the prefix; on a GPU the copy would undo what FlashAttention saves.
+    """
+    if q.device.type == "cpu" and q.dtype in (torch.float16, torch.bfloat16):
+        q, k, v = q.float(), k.float(), v.float()
+    return unmasked_attention(q, k, v, scale=scale, softcap=softcap)
 
 
 def _span_tensors(spans: list[Spans], batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
