@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from .context import TreeContext
-from .flash import efficient_attention, fold_heads, kernel_for, masked_attention
+from .flash import (
+    efficient_attention,
+    fold_heads,
+    kernel_for,
+    masked_attention,
+)
 from .masks import additive, visible_range
 
 
@@ -28,8 +33,8 @@ def one_call_attention(
 ) -> tuple[Tensor, Tensor]:
     """(out [batch, heads, n, value size], lse [batch, heads, n]); arguments are valid.
 
-    On CUDA the keys are expanded to all heads, as transformers does; elsewhere head groups are
-    folded into the query rows.
+    On CUDA the keys are expanded to all heads, as transformers does; the CPU kernel takes
+    head groups as they are; elsewhere they are folded into the query rows.
     """
     batch, heads, nodes, _ = q.shape
     key_heads, group = k.shape[1], heads // k.shape[1]
@@ -37,8 +42,10 @@ def one_call_attention(
     low = min(s.fringe_start for s in spans)
     high = max(s.length for s in spans) + context.width
     keys, values = k[:, :, low:high], v[:, :, low:high]
-    efficient = kernel_for(q, k, v, softcap) in ("flash", "efficient")
-    fold = 1 if efficient else group
+    kernel = kernel_for(q, k, v, softcap)
+    efficient = kernel in ("flash", "efficient")
+    grouped = kernel == "cpu"
+    fold = 1 if efficient or grouped else group
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     dtype = q.dtype if efficient else wide  # the CUDA kernel wants the query's dtype
     bias = context.derive(
@@ -52,7 +59,7 @@ def one_call_attention(
             out = out.masked_fill(bias.dead.unsqueeze(-1), 0.0)
             lse = lse.masked_fill(bias.dead, -torch.inf)
         return out, lse
-    rows = fold_heads(q, key_heads)
+    rows = q if grouped else fold_heads(q, key_heads)
     out, lse = masked_attention(rows, keys, values, bias, scale=scale, softcap=softcap)
     out = out.to(q.dtype).reshape(batch, heads, nodes, v.shape[-1])
     return out, lse.reshape(batch, heads, nodes)

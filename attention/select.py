@@ -3,7 +3,7 @@
 The rule
     1. CPU, fp32 or fp64: let `rows` be the query rows that share a key head (heads / key heads
        * n) and `span` the prefix slots that must be read. "sdpa" (one call) while rows * span
-       <= 65,536, else "flash" (two calls and a merge). In a batch of different lengths one call
+       <= 32,768, else "flash" (two calls and a merge). In a batch of different lengths one call
        reads every row as far as the longest, which costs as much as some 24 mask entries per slot
        read in vain: `span` grows by 24 times the mean of those.
     2. CPU, 16 bits: "sdpa". The two-part form reads the prefix in fp32 there, because a kernel's
@@ -17,22 +17,21 @@ A tree of one node is one unmasked call under "flash", so it takes "flash" every
 "flex" and "reference" are never picked: the first compiles for seconds, the second is slow.
 
 Why: the two-part form pays a constant (a second kernel call, a merge: some 25 to 30 microseconds
-per layer) and saves reading rows * span mask entries. Microseconds per call, fp32, head size 64,
-one thread of a 2-core AMD EPYC (Zen 4), PyTorch 2.13, mask already made, medians of interleaved
-runs, one call / two parts:
+per layer); the one call reads its mask once per head, and a key head's keys once per query head,
+which counts where there are few rows. Microseconds per call, fp32, head size 64, one thread of a
+2-core AMD EPYC (Zen 4), PyTorch 2.13, mask made anew per 8 layers, medians of 7 interleaved runs,
+one call / two parts:
 
     heads n    rows   prefix 256   1,024         4,096           16,384
-    9/3   4    12     59 / 81      181 / 200     686 / 699       5,203 / 5,069
-    9/3   16   48     163 / 190    581 / 591     2,457 / 2,325   13,654 / 12,863
-    9/3   64   192    656 / 691    2,267 / 2,183 9,659 / 8,767   41,181 / 36,967
-    14/2  4    28     75 / 100     235 / 250     929 / 917       5,247 / 4,884
-    14/2  16   112    235 / 262    880 / 858     3,699 / 3,381   20,080 / 18,285
-    14/2  64   448    1,027/1,083  3,600 / 3,306 14,338 / 12,764 64,439 / 57,172
+    9/3   4    12     110 / 149    331 / 328     1,701 / 1,333   7,828 / 4,939
+    9/3   16   48     211 / 249    775 / 781     3,130 / 2,927   14,356 / 12,571
+    9/3   64   192    734 / 792    2,451 / 2,335 9,329 / 8,521   40,772 / 34,999
+    14/2  4    28     137 / 162    434 / 345     2,180 / 1,306   9,209 / 4,964
+    14/2  16   112    290 / 341    1,086 / 1,183 4,370 / 3,996   19,245 / 17,291
+    14/2  64   448    1,114/1,192  3,673 / 3,498 13,979 / 12,723 65,663 / 54,817
 
-The crossing lies between 60,000 and 110,000 mask entries in every row of the table; a second run,
-on a busier machine (`bench/results/`), put some as high as 230,000, where the two differ by less
-than a tenth and the one call needs a larger mask made per pass. Four rows of different lengths,
-9/3 heads, processor time in microseconds, one call / two parts:
+The crossing lies between 12,000 and 150,000 mask entries, low where rows are few. Four rows
+of different lengths, 9/3 heads, processor time in microseconds, one call / two parts:
 
     prefixes                    n = 4           n = 16          n = 32
     200, 210, 190, 205          183 / 319       542 / 762       1,171 / 1,469
@@ -51,7 +50,7 @@ import torch
 from .context import TreeContext
 
 BACKENDS = ("auto", "flash", "sdpa", "flex", "reference")
-CPU_MASK_ENTRIES = 65_536
+CPU_MASK_ENTRIES = 32_768
 IN_VAIN = 24
 
 

@@ -1,60 +1,104 @@
-"""A copy of a model that shares its weights and runs cheaper passes.
+"""Cheaper linear layers for passes of few rows on a CPU, put into a shared copy of a model.
 
-The copy is a second set of module objects over the same parameters and buffers; the model itself is
-left as it was. In the copy, on a CPU, linear layers hold their weight once more in the blocked
-layout of oneDNN, which PyTorch otherwise makes anew on every call: for 2 to 64 rows that is most of
-the time. The copy is refused (and the model itself used) where modules carry hooks or forward
-functions of their own, adapters or quantised layers, because these would not be copied faithfully.
+1. Prepacked: a layer holds its weight once more in the blocked layout of oneDNN, which PyTorch
+   otherwise makes anew on every call; for 2 to 64 rows that is most of the time.
+2. Joint: siblings that read the same input (queries, keys and values; gate and up) are one matrix.
+3. Padded: kernels work on blocks of rows, and one row can take longer than four. Where that was
+   measured, shorter inputs are padded.
 """
 
 from __future__ import annotations
 
-import copy
+import time
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-_SAMPLED = 509  # a prime, so that the sample runs through all columns
+# Siblings that are given the same input, by the names that models use for them.
+_JOINED = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+    ("w1", "w3"),
+)
+_PADDED_ROWS = 4
+_TIMED_BYTES = 1 << 28  # of weights per shape: more than caches hold
+_CACHED_BYTES = 1 << 25  # with less in all, weights come from a cache and rows hardly matter
+_WORTH_PADDING = 0.95
+
+
+class PackedMatrix(nn.Module):
+    """``x @ weight.T + bias`` over a weight [out, in] prepacked for oneDNN; inference on a CPU.
+
+    float32 or bfloat16. Inputs of fewer than ``least_rows`` rows are padded to as many.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.shape = tuple(weight.shape)
+        self.bytes = weight.numel() * weight.element_size()
+        self.dtype = weight.dtype
+        self.least_rows = 1
+        self._bias = bias
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.numel() // x.shape[-1]
+        if rows >= self.least_rows or rows == 0:
+            return self._product(x)
+        padded = x.new_zeros(self.least_rows, x.shape[-1])
+        padded[:rows] = x.reshape(rows, -1)
+        return self._product(padded)[:rows].view(*x.shape[:-1], -1)
+
+    def _product(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
 
 
 class PackedLinear(nn.Module):
-    """``nn.Linear`` over a weight prepacked for oneDNN. float32 or bfloat16, CPU, inference
-    only."""
+    """``nn.Linear``, or a part of several joined ones, over a packed matrix.
 
-    def __init__(self, linear: nn.Linear) -> None:
+    ``joint`` computes the outputs of all siblings for the first one that is asked.
+    """
+
+    def __init__(self, linear: nn.Linear, joint: JointMatrix, index: int) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight  # some models look at it; also keeps it alive
         self.bias = linear.bias
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+        self.joint, self._index = joint, index
+        joint.parts.append(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+        made: Tensor = self.joint(x, self._index)
+        return made
 
 
-def cannot_copy(model: nn.Module) -> str:
-    """Why a faithful copy cannot be made, or an empty string."""
-    if hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", False):
-        return "it carries adapters"
-    if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None:
-        return "it is quantised"
-    for name, module in model.named_modules():
-        if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
-            return f"module {name or 'itself'} carries hooks"
-        if not type(module).__module__.startswith(("torch.nn.", "transformers.")):
-            return f"module {name or 'itself'} is of a foreign class"
-        if hasattr(module, "parametrizations"):
-            return f"module {name} is parametrised"
-    if any(type(p.data) is not Tensor for p in model.parameters()):
-        return "its weights are not plain tensors"
-    return ""
+class JointMatrix(nn.Module):
+    """Linear layers over the same input as one matrix; ``parts`` stand for them, in order."""
 
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.parts: list[PackedLinear] = []
+        self._sizes = [linear.out_features for linear in linears]
+        weights = [linear.weight.detach() for linear in linears]
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        if len(linears) == 1:
+            self.matrix = PackedMatrix(weights[0], biases[0] if biases else None)
+        else:
+            self.matrix = PackedMatrix(torch.cat(weights), torch.cat(biases) if biases else None)
+        self._last: tuple[Tensor, Sequence[Tensor]] | None = None
 
-def shared_copy(model: nn.Module) -> nn.Module:
-    """New module objects over the same parameters and buffers."""
-    memo: dict[int, object] = {id(p): p for p in model.parameters()}
-    memo.update({id(b): b for b in model.buffers()})
-    return copy.deepcopy(model, memo)
+    def forward(self, x: Tensor, index: int) -> Tensor:
+        """Output of the layer of that index. One attribute holds input and outputs together, so
+        that passes in several threads never see each other's."""
+        if len(self._sizes) == 1:
+            made: Tensor = self.matrix(x)
+            return made
+        last = self._last
+        if last is None or last[0] is not x:
+            last = (x, self.matrix(x).split(self._sizes, -1))
+        self._last = last if index < len(self._sizes) - 1 else None
+        return last[1][index]
 
 
 def can_pack(linear: nn.Module) -> bool:
@@ -72,31 +116,56 @@ def pack_linears(model: nn.Module) -> int:
     """Replace the linear layers of a shared copy; return how many."""
     packed: dict[int, PackedLinear] = {}
     for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if can_pack(child) and isinstance(child, nn.Linear):
-                key = id(child)
-                if key not in packed:
-                    packed[key] = PackedLinear(child)
-                setattr(module, name, packed[key])
+        children = module.named_children()
+        linears = {n: c for n, c in children if isinstance(c, nn.Linear) and can_pack(c)}
+        for group in _siblings(linears):
+            if all(id(linear) not in packed for linear in group):
+                joint = JointMatrix(group)
+                for index, linear in enumerate(group):
+                    packed[id(linear)] = PackedLinear(linear, joint, index)
+        for name, linear in linears.items():
+            setattr(module, name, packed[id(linear)])
+    _pad_where_faster([m for m in model.modules() if isinstance(m, PackedMatrix)])
     return len(packed)
 
 
-def weights_version(model: nn.Module) -> tuple[tuple[int, int, str], ...]:
-    """Changes whenever a parameter is replaced or written in place: packed weights are then
-    stale.
+def _siblings(linears: dict[str, nn.Linear]) -> list[list[nn.Linear]]:
+    """The linear layers of one module, those that read the same input together."""
+    groups: list[list[nn.Linear]] = []
+    alone = dict(linears)
+    for names in _JOINED:
+        group = [alone[name] for name in names if name in alone]
+        alike = {(linear.in_features, linear.bias is None) for linear in group}
+        if len(group) == len(names) and len(alike) == 1 and len({id(x) for x in group}) > 1:
+            groups.append(group)
+            alone = {name: linear for name, linear in alone.items() if name not in names}
+    return groups + [[linear] for linear in alone.values()]
 
-    Writes through ``.data`` (merging an adapter, say) leave PyTorch's own count of writes as it
-    is, so a sample of the values is looked at too. It meets every dense write and every write to
-    a row or column; single elements changed in this way are not noticed.
-    """
-    return tuple(
-        (p.data_ptr(), 0 if p.is_inference() else p._version, _sample(p))
-        for p in model.parameters()
-    )
+
+def _pad_where_faster(matrices: Sequence[PackedMatrix]) -> None:
+    """Time one row against several, shape by shape."""
+    if sum(matrix.bytes for matrix in matrices) < _CACHED_BYTES:
+        return
+    by_shape: dict[tuple[int, ...], list[PackedMatrix]] = {}
+    for matrix in matrices:
+        by_shape.setdefault(matrix.shape, []).append(matrix)
+    for (_, size), alike in by_shape.items():
+        timed = alike[: max(1, _TIMED_BYTES // alike[0].bytes)]
+        one = torch.zeros(1, size, dtype=alike[0].dtype)
+        alone = _best_time(timed, one)
+        for matrix in alike:
+            matrix.least_rows = _PADDED_ROWS
+        if _best_time(timed, one) > _WORTH_PADDING * alone:
+            for matrix in alike:
+                matrix.least_rows = 1
 
 
-def _sample(weight: torch.Tensor) -> str:
-    """The sum of every so manyth value; text, because NaN equals itself there."""
-    step = _SAMPLED if weight.dim() > 1 and weight.shape[-1] >= _SAMPLED else 1
-    values = weight.detach().reshape(-1)[::step]
-    return repr(values.sum(dtype=torch.float64).item())
+def _best_time(run: Sequence[Callable[[Tensor], Tensor]], x: Tensor, repeats: int = 3) -> float:
+    times = []
+    with torch.inference_mode():
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            for each in run:
+                each(x)
+            times.append(time.perf_counter() - begin)
+    return min(times)

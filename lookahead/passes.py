@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from lookahead.attention import hf
-from lookahead.packed import can_pack, cannot_copy, pack_linears, shared_copy, weights_version
+from lookahead.lean import make_lean
+from lookahead.packed import can_pack, pack_linears
+from lookahead.shared_copy import cannot_copy, shared_copy, weights_version
 
 COPY_WITH_TREE_ATTENTION, COPY, MODEL = "copy with tree attention", "copy", "model"
 
@@ -18,14 +20,15 @@ class Passes:
     """Makes the module for a model and keeps it up to date.
 
     ``kind`` is one of the three kinds above; ``reason`` says why no copy is made, empty where one
-    is; ``packed`` counts prepacked layers.
+    is; ``packed`` counts prepacked linear layers, ``lean`` decoder layers made
+    leaner.
     """
 
     def __init__(self, model: Any, *, copied: bool = True) -> None:
         self._model = model
         self._version: Any = None
         self._module: Any = None
-        self.packed = 0
+        self.packed = self.lean = 0
         self.reason = cannot_copy(model) if copied else "prepacking is switched off"
         self.kinds = [MODEL] if self.reason else self._possible()
         self.kind = self.kinds[0]
@@ -59,4 +62,5 @@ class Passes:
         self.packed = pack_linears(made)
         if self.kind == COPY_WITH_TREE_ATTENTION:
             made.set_attn_implementation(hf.register())
+        self.lean = make_lean(made)
         return made.eval()

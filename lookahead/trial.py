@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.generation import LogitsProcessor, LogitsProcessorList
 
 from lookahead.model import Target, input_device, text_config
-from lookahead.packed import shared_copy
+from lookahead.shared_copy import shared_copy
 from lookahead.tree import TokenTree
 
 PROMPT = 7

@@ -1,0 +1,176 @@
+"""Decoder layers of the Llama family with less around the matrix products, for a packed copy.
+
+A pass of few rows spends almost half its time between the products: dozens of small operations and
+module calls per layer. Where a layer is of a kind that is known by its exact class, and its linear
+layers are packed, a ``LeanLayer`` over the same weights takes its place in the copy. It computes
+the same: the normalisation in one call, queries and keys rotated together, the residual added in
+place. What it has in common with other layers (cache, mask, attention function) is called as
+transformers does; the capability check compares its logits with the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from lookahead.kv_cache import CACHE_NAME
+from lookahead.packed import JointMatrix, PackedLinear
+
+_FAMILY = "transformers.models.{0}.modeling_{0}"
+_KNOWN = {
+    (_FAMILY.format("llama"), "LlamaDecoderLayer"),
+    (_FAMILY.format("mistral"), "MistralDecoderLayer"),
+    (_FAMILY.format("qwen2"), "Qwen2DecoderLayer"),
+    (_FAMILY.format("qwen3"), "Qwen3DecoderLayer"),
+}
+
+
+class Rotation:
+    """Rotary factors of one pass, made by its first layer and used by all."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, tuple[Tensor, ...]] | None = None
+
+    def factors(self, embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Cosine, and the sine for either half of a head; [batch, n, 1, head size or half]."""
+        last = self._last
+        if last is None or last[0] is not embeddings:
+            cos, sin = (x.unsqueeze(2) for x in embeddings)
+            half = sin.shape[-1] // 2
+            last = (embeddings, (cos, -sin[..., :half], sin[..., half:]))
+            self._last = last
+        return last[1]
+
+
+def rotate(x: Tensor, factors: tuple[Tensor, ...]) -> Tensor:
+    """Rotary embedding of ``x`` [batch, n, heads, d], halves of a head paired."""
+    cos, low, high = factors
+    half = x.shape[-1] // 2
+    out = x * cos
+    out[..., :half].addcmul_(x[..., half:], low)
+    out[..., half:].addcmul_(x[..., :half], high)
+    return out
+
+
+def normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root mean square normalisation, in fp32 as the Llama family does it."""
+    wide = x.float()
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale = length.mul_(length).mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
+    if x.dtype == torch.float32:
+        return (x * scale).mul_(weight)
+    return weight * (wide * scale).to(x.dtype)
+
+
+class LeanLayer(nn.Module):
+    """One decoder layer; called like the layer it replaces, for inference."""
+
+    def __init__(self, layer: Any, attend: Callable[..., Any], rotation: Rotation) -> None:
+        super().__init__()
+        attention = layer.self_attn
+        self.self_attn, self.mlp = attention, layer.mlp
+        self._attend, self._rotation = attend, rotation
+        self._size, self._index = attention.head_dim, attention.layer_idx
+        self._heads = attention.q_proj.out_features // self._size
+        self._key_heads = attention.k_proj.out_features // self._size
+        self._features = {"dropout": 0.0, "scaling": attention.scaling, **_window(attention)}
+        self._qkv, self._out = _matrix(attention.q_proj), _matrix(attention.o_proj)
+        self._gate_up, self._down = _matrix(layer.mlp.gate_proj), _matrix(layer.mlp.down_proj)
+        self._inner, self._act = layer.mlp.gate_proj.out_features, layer.mlp.act_fn
+        self._norm = (layer.input_layernorm.weight, layer.input_layernorm.variance_epsilon)
+        after = layer.post_attention_layernorm
+        self._norm_after = (after.weight, after.variance_epsilon)
+        self._head_norms = _head_norms(attention)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """``hidden_states`` [batch, n, hidden] -> the same shape."""
+        assert position_embeddings is not None
+        batch, n, _ = hidden_states.shape
+        kwargs.pop("use_cache", None)
+        cache = kwargs.pop(CACHE_NAME, None)
+        qkv = self._qkv(normalise(hidden_states, *self._norm))
+        qkv = qkv.view(batch, n, -1, self._size)
+        turned = self._heads + self._key_heads
+        qk = qkv[:, :, :turned]
+        for norm, part in self._head_norms:
+            qk[:, :, part] = normalise(qk[:, :, part], *norm)
+        qk = rotate(qk, self._rotation.factors(position_embeddings))
+        q, k = qk[:, :, : self._heads].transpose(1, 2), qk[:, :, self._heads :].transpose(1, 2)
+        v = qkv[:, :, turned:].transpose(1, 2)
+        if cache is not None:
+            k, v = cache.update(k, v, self._index)
+        mixed, _ = self._attend(self.self_attn, q, k, v, attention_mask, **self._features, **kwargs)
+        out: Tensor = self._out(mixed.reshape(batch, n, -1)).add_(hidden_states)
+        gate_up = self._gate_up(normalise(out, *self._norm_after))
+        inner = self._act(gate_up[..., : self._inner]) * gate_up[..., self._inner :]
+        result: Tensor = self._down(inner).add_(out)
+        return result
+
+
+def _window(attention: Any) -> dict[str, Any]:
+    """The sliding window as the layer hands it to the attention function, if it does."""
+    name = type(attention).__name__
+    if name == "LlamaAttention":
+        return {}
+    if name == "MistralAttention":
+        return {"sliding_window": getattr(attention.config, "sliding_window", None)}
+    return {"sliding_window": attention.sliding_window}
+
+
+def _head_norms(attention: Any) -> list[tuple[tuple[Tensor, float], slice]]:
+    if not hasattr(attention, "q_norm"):
+        return []
+    heads = attention.q_proj.out_features // attention.head_dim
+    parts = ((attention.q_norm, slice(0, heads)), (attention.k_norm, slice(heads, None)))
+    return [((norm.weight, norm.variance_epsilon), part) for norm, part in parts]
+
+
+def _matrix(linear: PackedLinear) -> nn.Module:
+    return linear.joint.matrix
+
+
+def _replaceable(layer: Any) -> bool:
+    """Whether a layer is of a known class and all of its linear layers are packed as needed."""
+    if (type(layer).__module__, type(layer).__qualname__) not in _KNOWN:
+        return False
+    attention, mlp = layer.self_attn, layer.mlp
+    groups = [
+        (attention.q_proj, attention.k_proj, attention.v_proj),
+        (attention.o_proj,),
+        (mlp.gate_proj, mlp.up_proj),
+        (mlp.down_proj,),
+    ]
+    for group in groups:
+        joint = getattr(group[0], "joint", None)
+        if not isinstance(joint, JointMatrix) or joint.parts != list(group):
+            return False
+    return True
+
+
+def make_lean(model: Any) -> int:
+    """Replace decoder layers of a packed copy; return how many.
+
+    To be called last: a layer keeps the attention function that is configured now.
+    """
+    chosen = getattr(model.config, "_attn_implementation", None)
+    if chosen is None or chosen not in AttentionInterface():
+        return 0
+    attend, rotation, count = AttentionInterface()[chosen], Rotation(), 0
+    for module in list(model.modules()):
+        if not isinstance(module, nn.ModuleList):
+            continue
+        for index, layer in enumerate(module):
+            if _replaceable(layer):
+                module[index] = LeanLayer(layer, attend, rotation)
+                count += 1
+    return count
