@@ -20,12 +20,12 @@ from transformers import AttentionInterface
 from lookahead.kv_cache import CACHE_NAME
 from lookahead.packed import JointMatrix, PackedLinear
 
-_FAMILY = "transformers.models.{0}.modeling_{0}"
-_KNOWN = {
-    (_FAMILY.format("llama"), "LlamaDecoderLayer"),
-    (_FAMILY.format("mistral"), "MistralDecoderLayer"),
-    (_FAMILY.format("qwen2"), "Qwen2DecoderLayer"),
-    (_FAMILY.format("qwen3"), "Qwen3DecoderLayer"),
+_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+_PARTS = {
+    "self_attn": "Attention",
+    "mlp": "MLP",
+    "input_layernorm": "RMSNorm",
+    "post_attention_layernorm": "RMSNorm",
 }
 
 
@@ -139,9 +139,19 @@ def _matrix(linear: PackedLinear) -> nn.Module:
     return linear.joint.matrix
 
 
+def _known(layer: Any) -> bool:
+    """Whether a layer and its parts are of the exact classes of one family."""
+    for family in _FAMILIES:
+        module = f"transformers.models.{family.lower()}.modeling_{family.lower()}"
+        if (type(layer).__module__, type(layer).__qualname__) == (module, f"{family}DecoderLayer"):
+            parts = [(type(getattr(layer, name, None)), kind) for name, kind in _PARTS.items()]
+            return all((c.__module__, c.__qualname__) == (module, family + k) for c, k in parts)
+    return False
+
+
 def _replaceable(layer: Any) -> bool:
-    """Whether a layer is of a known class and all of its linear layers are packed as needed."""
-    if (type(layer).__module__, type(layer).__qualname__) not in _KNOWN:
+    """Whether a layer is of a known kind and its linear layers are packed as needed."""
+    if not _known(layer):
         return False
     attention, mlp = layer.self_attn, layer.mlp
     groups = [
