@@ -2,9 +2,10 @@
 
     python bench/fit_priors.py [--model FOLDER] [--nodes 32] [--tokens 96]
 
-Every prompt is decoded by an engine that knows nothing but the acceptance counts so far, at a fixed
-width, greedily and by sampling. The counts by bucket, shrunk to the sources' own hand-set priors,
-are written to lookahead/priors.json.
+Every prompt is decoded by an engine that knows nothing but the acceptance counts so far, greedily
+and by sampling: first at a fixed width, for the counts by bucket (shrunk to the sources' own
+hand-set priors) and by streak; then, with those, as the planner spends on this machine, for the
+ratios of path probabilities. All are written to lookahead/priors.json.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import click
 import torch
 
 import lookahead
-from lookahead.bench.prompt_sets import encode, own_prompts, to_inputs
+from lookahead.bench.prompt_sets import encode, own_prompts, select, to_inputs
 from lookahead.calibration import Calibration
 from lookahead.model_store import LoadOptions, ModelStore, load
 from lookahead.sources import Source
@@ -38,41 +39,54 @@ def estimates(calibration: Calibration, sources: list[Source]) -> dict[str, list
     return found
 
 
+def decode_all(
+    model: Any, inputs: list[Any], config: lookahead.Config, label: str, **options: Any
+) -> Calibration:
+    """Decode every prompt cold, all with the same counts; return them."""
+    first = None
+    with click.progressbar(inputs, label=label) as bar:
+        for number, each in enumerate(bar):
+            engine = lookahead.wrap(model, config)
+            first = first or engine.memory
+            engine.memory.share_calibrations(first)
+            torch.manual_seed(number)
+            engine.generate(**each, **options)
+    assert first is not None
+    return first.calibration(first.sources(), sampling=bool(options.get("do_sample")))
+
+
 @click.command()
 @click.option("--model", default=None, help="Model folder or name; the default model if left out.")
 @click.option("--nodes", default=32, show_default=True, help="Guesses verified per pass.")
 @click.option("--tokens", default=96, show_default=True, help="New tokens per prompt.")
 @click.option("--each", default=8, show_default=True, help="Prompts per category.")
-def main(model: str | None, nodes: int, tokens: int, each: int) -> None:
+@click.option("--target", type=Path, default=TARGET, help="File to write.")
+def main(model: str | None, nodes: int, tokens: int, each: int, target: Path) -> None:
     """Fit and write the priors."""
     loaded = load(ModelStore().resolve(model), LoadOptions())
-    config = lookahead.Config(
+    chosen = select(own_prompts(), None, each)
+    inputs = [to_inputs(encode(loaded.tokenizer, p), loaded.model.device) for p in chosen]
+    wide = lookahead.Config(
         jacobi=lookahead.JacobiConfig(window=4, ngram=4, always=True),
         planner=lookahead.PlannerConfig(fixed_nodes=nodes),
     )
-    seen: dict[str, int] = {}
-    prompts = []
-    for prompt in own_prompts():
-        seen[prompt.category] = seen.get(prompt.category, 0) + 1
-        if seen[prompt.category] <= each:
-            prompts.append(prompt)
     priors: dict[str, Any] = {}
-    for name, options in (("greedy", {}), ("sampling", {"do_sample": True, "temperature": 0.8})):
-        first = None
-        with click.progressbar(prompts, label=name) as bar:
-            for number, prompt in enumerate(bar):
-                engine = lookahead.wrap(loaded.model, config)
-                first = first or engine.memory
-                engine.memory.share_calibrations(first)
-                torch.manual_seed(number)
-                inputs = to_inputs(encode(loaded.tokenizer, prompt), loaded.model.device)
-                engine.generate(**inputs, max_new_tokens=tokens, **options)
-        assert first is not None
-        sources = first.sources()
-        calibration = first.calibration(sources, sampling=name == "sampling")
+    sampled = {"do_sample": True, "temperature": 0.8}
+    for name, options in (("greedy", {}), ("sampling", sampled)):
+        calibration = decode_all(
+            loaded.model, inputs, wide, f"{name}, fixed", max_new_tokens=tokens, **options
+        )
+        sources = lookahead.wrap(loaded.model, wide).memory.sources()
         priors[name] = estimates(calibration, sources)
-    TARGET.write_text(json.dumps(priors) + "\n")
-    click.echo(f"wrote {TARGET}")
+        priors[name]["streaks"] = calibration.streaks.fitted()
+    target.write_text(json.dumps(priors) + "\n")
+    for name, options in (("greedy", {}), ("sampling", sampled)):
+        calibration = decode_all(
+            loaded.model, inputs, lookahead.Config(), name, max_new_tokens=tokens, **options
+        )
+        priors[name]["paths"] = calibration.paths.fitted()
+    target.write_text(json.dumps(priors) + "\n")
+    click.echo(f"wrote {target}")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Drafter:
     ) -> None:
         self._memory = memory
         self._chain = chain
+        self._streak = 0  # last tokens in a row that were the likeliest guess
         self.sources = memory.sources()
         self.calibration = memory.calibration(self.sources, sampling=sampling)
         self._planner = Planner(memory.config.planner, self.sources, self.calibration)
@@ -53,11 +54,14 @@ class Drafter:
 
     def draft(self, root_token: int, cost: CostTable, max_nodes: int, max_depth: int) -> Plan:
         """The tree for the next pass; ``max_depth`` guesses may still be emitted after the root."""
+        rate = self._memory.pace.rate
         plan = self._planner.plan(
-            root_token, cost, max_nodes, max_depth, chain=self._chain, host=HOST_COST
-        )
+            root_token, cost, max_nodes, max_depth,
+            rate=rate, streak=self._streak, chain=self._chain,
+        )  # fmt: skip
         if self._window is not None and self._runs(self._window, plan, cost, max_depth):
             self._graft(self._window, plan)
+            plan.price = float(cost.relative[min(len(plan.tree), len(cost.relative) - 1)])
         return plan
 
     def _runs(self, window: JacobiWindow, plan: Plan, cost: CostTable, max_depth: int) -> bool:
@@ -69,8 +73,7 @@ class Drafter:
         now = min(len(plan.tree), len(cost.relative) - 1)
         then = min(now + window.size(), len(cost.relative) - 1)
         extra = float(cost.relative[then] - cost.relative[now])
-        speed = plan.expected / float(cost.relative[now])
-        return self._memory.window_value.pays(extra, speed)
+        return self._memory.window_value.pays(extra, self._memory.pace.rate)
 
     def _graft(self, window: JacobiWindow, plan: Plan) -> None:
         start = self._best_chain(plan.tree)
@@ -94,6 +97,7 @@ class Drafter:
         """Take in what the pass showed; the text grows by the emitted tokens."""
         owed = 0
         for node, token in zip(seen.path, seen.emitted, strict=False):
+            self._follow(plan, node, token)
             offered = plan.offered.get(node, {})
             for guess, buckets in offered.items():
                 self.calibration.record(buckets, guess == token)
@@ -102,6 +106,7 @@ class Drafter:
                 self._window_born[bucket] for bucket in buckets
             ):
                 owed += 1
+        self._memory.pace.saw(len(seen.emitted), plan.price + HOST_COST)
         guessed = plan.guessed
         if guessed > 1:
             accepted = [node - 1 for node in seen.path[1:] if node < guessed]
@@ -112,6 +117,14 @@ class Drafter:
             source.observe(seen)
         for source in self.sources:
             source.extend(seen.emitted)
+
+    def _follow(self, plan: Plan, node: int, token: int) -> None:
+        if node not in plan.tops:
+            self._streak = 0
+            return
+        top, chance, cell = plan.tops[node]
+        self.calibration.streaks.record(cell, chance, top == token)
+        self._streak = self._streak + 1 if top == token else 0
 
     def names(self, plan: Plan, node: int) -> list[str]:
         """Names of the sources that guessed a node, no name twice."""

@@ -12,6 +12,7 @@ from importlib import resources
 from lookahead.calibration import Calibration
 from lookahead.config import Config
 from lookahead.cost import PassCost
+from lookahead.planner import Pace
 from lookahead.sources import (
     JacobiWindow,
     NgramPool,
@@ -46,9 +47,9 @@ class WindowValue:
         else:
             self.gain += _GAIN_RETURN * (_GAIN_AT_FIRST - self.gain)
 
-    def pays(self, extra_cost: float, speed: float) -> bool:
-        """Whether ``extra_cost`` (in plain passes) is earned at ``speed`` tokens per plain pass."""
-        return self.gain > extra_cost * speed
+    def pays(self, extra_cost: float, rate: float) -> bool:
+        """Whether ``extra_cost`` (in plain passes) is earned at ``rate`` tokens per plain pass."""
+        return self.gain > extra_cost * rate
 
 
 class Memory:
@@ -65,6 +66,7 @@ class Memory:
         self.pool = NgramPool(config.ngram_pool, config.jacobi.ngram)
         self.recycling = RecyclingStore(config.recycling)
         self.window_value = WindowValue()
+        self.pace = Pace()
         self.cost = cost or PassCost()
         self._calibrations: dict[bool, Calibration] = {}
 

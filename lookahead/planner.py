@@ -2,12 +2,16 @@
 
 Candidates of all sources are merged into one tree and taken in the order of their path probability
 ``w`` (the product of acceptance estimates from the root down). With ``t`` the relative cost of a
-pass over so many tokens, the planner takes the ``B`` nodes that maximise
+pass over so many tokens and ``rate`` the tokens that decoding yields per unit of cost, the planner
+takes the ``B`` nodes that maximise
 
-    S(B) = (1 + sum of the B largest w) / (host + t(1 + B))
+    (1 + sum of the B largest w) - rate * t(1 + B)
 
-over every ``B``, none included, because ``t`` is a staircase. Path probabilities fall with depth,
-so the B best nodes always form a tree (compare SpecInfer, arXiv:2305.09781, and the budget of
+over every ``B``, none included, because ``t`` is a staircase. At the best possible rate this gives
+the most tokens over time (Dinkelbach 1967): a node pays if it brings more than its cost would
+elsewhere in the text, and a margin. The ratio of a single pass, S(B), would stop too early where a
+pass can gain much and too late where it can gain little. Path probabilities fall with depth, so
+the B best nodes always form a tree (compare SpecInfer, arXiv:2305.09781, and the budget of
 Sequoia, arXiv:2402.12374).
 """
 
@@ -29,6 +33,13 @@ from lookahead.tree import TokenTree
 _NEGLIGIBLE = 0.002  # path probability below which a guess is not worth its host time
 _UNLIKELY = 0.0005  # path probability below which a guess is not even queued
 _MAX_SIBLINGS = 16
+_FIRST_RATE = 1.5
+_FIRST_PASSES = 8.0
+_FADE = 0.96  # passes are forgotten after some 25 more
+_MARGIN = 1.25  # of what it costs, a node must earn: estimates at the margin err upwards
+
+
+Top = tuple[int, float, int]
 
 
 @dataclass
@@ -37,18 +48,37 @@ class Plan:
 
     ``weights[i]``: path probability of node i. ``proposers[i]``: indices of the sources that
     guessed it. ``offered[i]``: for an expanded node, its candidates as token -> buckets, in the
-    tree or not. ``expected``: tokens expected of the pass. ``speed``: S(B) relative to a plain
-    pass.
+    tree or not; ``tops[i]``: the likeliest of them, its estimate and its cell of
+    ``StreakCalibration``. ``expected``: tokens expected of the pass. ``price``: what the pass
+    costs, in plain passes.
     """
 
     tree: TokenTree
     weights: list[float] = field(default_factory=lambda: [1.0])
     proposers: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     offered: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    tops: dict[int, Top] = field(default_factory=dict)
     expected: float = 1.0
-    speed: float = 1.0
+    price: float = 1.0
     window: bool = False
     guessed: int = 1
+
+
+class Pace:
+    """Tokens per unit of cost that decoding has reached lately."""
+
+    def __init__(self, rate: float = _FIRST_RATE) -> None:
+        self._tokens, self._cost = rate * _FIRST_PASSES, _FIRST_PASSES
+
+    @property
+    def rate(self) -> float:
+        """Tokens per plain pass's cost."""
+        return self._tokens / self._cost
+
+    def saw(self, tokens: int, cost: float) -> None:
+        """Count one pass."""
+        self._tokens = _FADE * self._tokens + tokens
+        self._cost = _FADE * self._cost + cost
 
 
 def _chance(item: tuple[int, float]) -> float:
@@ -72,28 +102,31 @@ class Planner:
         max_nodes: int,
         max_depth: int,
         *,
+        rate: float,
+        streak: int = 0,
         chain: bool = False,
-        host: float = 0.0,
     ) -> Plan:
         """The tree to verify after ``root_token``.
 
-        ``cost.relative[n]`` is the relative cost of a pass over n tokens; ``max_nodes`` and
-        ``max_depth`` bound the tree; ``chain`` allows one child a node; ``host`` is the cost of
-        planning itself.
+        ``cost.relative[n]`` is the relative cost of a pass over n tokens and ``rate`` the tokens
+        that a unit of cost yields elsewhere; ``max_nodes`` and ``max_depth`` bound the tree;
+        ``streak`` counts the last tokens that were the likeliest guess; ``chain`` allows one child
+        a node.
         """
         fixed = self._config.fixed_nodes
         limit = min(
             max_nodes, self._config.max_nodes if fixed is None else fixed, len(cost.relative) - 2
         )
-        priced = None if fixed is not None else cost
-        grown = self._grow(root_token, limit, max_depth, chain, priced, host)
+        rate *= _MARGIN
+        slopes = None if fixed is not None else [rate * slope for slope in cost.slopes]
+        grown = self._grow(root_token, limit, max_depth, streak, chain, slopes)
         weights = self._calibration.paths.correct(np.array(grown.weights))
         weights[0] = 1.0  # the token that every pass gives
         gains = np.cumsum(weights)
-        speeds = gains / (host + cost.relative[1 : len(gains) + 1])
-        nodes = int(np.argmax(speeds)) if fixed is None else len(gains) - 1
+        worth = gains - rate * cost.relative[1 : len(gains) + 1]
+        nodes = int(np.argmax(worth)) if fixed is None else len(gains) - 1
         grown.expected = float(gains[nodes])
-        grown.speed = float(speeds[nodes] / speeds[0])
+        grown.price = float(cost.relative[nodes + 1])
         return self._cut(grown, nodes)
 
     def _grow(
@@ -101,46 +134,41 @@ class Planner:
         root_token: int,
         limit: int,
         max_depth: int,
+        streak: int,
         chain: bool,
-        cost: CostTable | None,
-        host: float,
+        least: list[float] | None,
     ) -> Plan:
-        """Take up to ``limit`` candidates, best first."""
+        """Take up to ``limit`` candidates, best first.
+
+        ``least[n]``: no node of less weight pays in a tree of n nodes or more; None: all do.
+        """
         plan = Plan(TokenTree(root_token))
         if max_depth < 1:
             return plan
-        # The least a further node can cost: no node lighter than that times the best speed pays.
-        slope = cost.slopes if cost is not None else None
         paths = self._calibration.paths
-        gain = 1.0
-        best = 1.0 if cost is None else 1.0 / (host + float(cost.relative[1]))
         buckets_of: list[list[int]] = [[]]
-        heap: list[tuple[float, int, int, list[int], Any]] = []
+        heap: list[tuple[float, int, int, list[int], Any, int]] = []
         states = [source.root() for source in self._sources]
-        self._expand(plan, 0, states, 1.0, heap, chain)
+        self._expand(plan, 0, states, 1.0, heap, streak, chain)
         while heap and len(plan.tree) <= limit:
-            negative, parent, token, buckets, states = heappop(heap)
+            negative, parent, token, buckets, states, streak = heappop(heap)
             weight = -negative
-            nodes = len(plan.tree)
-            if slope is not None and cost is not None:
-                believed = weight * paths.ratio(weight)
-                if believed < best * slope[nodes]:
-                    break
-                gain += believed
-                best = max(best, gain / (host + float(cost.relative[nodes + 1])))
+            if least is not None and weight * paths.ratio(weight) < least[len(plan.tree)]:
+                break
             node = plan.tree.add(parent, token)
             plan.weights.append(weight)
             buckets_of.append(buckets)
             if weight > _NEGLIGIBLE and plan.tree.depths[node] < max_depth:
                 states = [s.advance(at, token) for s, at in zip(self._sources, states, strict=True)]
-                self._expand(plan, node, states, weight, heap, chain)
+                self._expand(plan, node, states, weight, heap, streak, chain)
         owners = self._calibration.owners
         plan.proposers = [tuple([owners[bucket] for bucket in known]) for known in buckets_of]
         return plan
 
     def _expand(
-        self, plan: Plan, node: int, states: list[Any], weight: float, heap: list[Any], chain: bool
-    ) -> None:
+        self, plan: Plan, node: int, states: list[Any], weight: float, heap: list[Any],
+        streak: int, chain: bool,
+    ) -> None:  # fmt: skip
         """Merge what the sources say after a node and queue it."""
         merged: dict[int, list[int]] = {}
         chances: dict[int, float] = {}
@@ -161,15 +189,21 @@ class Planner:
         if not merged:
             return
         plan.offered[node] = merged
-        total = sum(chances.values())
-        scale = weight / total if total > 1.0 else weight
+        top, best = max(chances.items(), key=_chance)
+        total = max(sum(chances.values()), 1.0)
+        best /= total
+        cell = self._calibration.streaks.cell(streak, best)
+        surer = self._calibration.streaks.correct(cell, best)
+        plan.tops[node] = (top, best, cell)
+        scale = weight / total * ((1.0 - surer) / (1.0 - best) if best < 1.0 else 1.0)
         likely: Iterable[tuple[int, float]] = chances.items()
         if chain or len(chances) > _MAX_SIBLINGS:
             likely = nlargest(1 if chain else _MAX_SIBLINGS, likely, key=_chance)
         for token, chance in likely:
-            path = chance * scale
+            path = weight * surer if token == top else chance * scale
             if path > _UNLIKELY:
-                heappush(heap, (-path, node, token, merged[token], states))
+                follows = streak + 1 if token == top else 0
+                heappush(heap, (-path, node, token, merged[token], states, follows))
 
     @staticmethod
     def _cut(plan: Plan, nodes: int) -> Plan:
@@ -184,7 +218,8 @@ class Planner:
             [plan.weights[old] for old in order],
             [plan.proposers[old] for old in order],
             {new[old]: offer for old, offer in plan.offered.items() if old in new},
+            {new[old]: top for old, top in plan.tops.items() if old in new},
             plan.expected,
-            plan.speed,
+            plan.price,
             guessed=nodes + 1,
         )

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from lookahead.calibration import Calibration, PathCalibration
+from lookahead.calibration import Calibration, PathCalibration, StreakCalibration
 from lookahead.config import LookupConfig, PoolConfig
 from lookahead.sources import NgramPool, PoolSource, PromptLookup, Source
 
@@ -64,3 +64,39 @@ def test_path_products_that_promise_too_much_are_corrected() -> None:
         accepted = [i for i, weight in enumerate(weights) if draw.random() < weight / 2]
         paths.record(weights, accepted)
     assert paths.correct(weights) == pytest.approx(weights / 2, rel=0.3)
+
+
+def test_ratios_of_paths_begin_at_the_prior_and_leave_it_for_what_is_seen() -> None:
+    paths = PathCalibration([0.5] * 16)
+    weights = np.array([0.9, 0.2])
+    assert paths.correct(weights) == pytest.approx(weights / 2)
+    for _ in range(300):
+        paths.record(weights, [0])
+    assert paths.correct(weights)[0] == pytest.approx(1.0, abs=0.05)
+    assert paths.correct(weights)[1] < 0.05
+    assert PathCalibration([0.5]).ratios.tolist() == [1.0] * 16  # of another version: left out
+
+
+def test_guesses_after_a_streak_are_believed_as_often_as_they_come_true() -> None:
+    draw = random.Random(3)
+    streaks = StreakCalibration()
+    rates = {0: 0.4, 3: 0.6, 20: 0.95}
+    for _ in range(2000):
+        for streak, rate in rates.items():
+            streaks.record(streaks.cell(streak, 0.6), 0.6, draw.random() < rate)
+    for streak, rate in rates.items():
+        assert streaks.correct(streaks.cell(streak, 0.6), 0.6) == pytest.approx(rate, abs=0.06)
+    assert streaks.correct(streaks.cell(8, 0.6), 0.6) == 0.6  # of this streak nothing was seen
+
+
+def test_no_guess_is_ever_held_to_be_certain() -> None:
+    streaks = StreakCalibration([3.0] * StreakCalibration.cells)
+    assert max(streaks.correct(streaks.cell(s, p), p) for s in range(30) for p in (0.4, 1.0)) < 1
+
+
+def test_cells_tell_streaks_and_chances_apart() -> None:
+    cell = StreakCalibration.cell
+    assert len({cell(s, p) for s in range(40) for p in np.linspace(0, 1, 101)}) == (
+        StreakCalibration.cells
+    )
+    assert cell(15, 0.5) != cell(16, 0.5) and cell(16, 0.5) == cell(300, 0.5)

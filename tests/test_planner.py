@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lookahead.calibration import Calibration
 from lookahead.config import PlannerConfig
 from lookahead.cost import CostTable
-from lookahead.planner import Plan, Planner
+from lookahead.planner import _MARGIN, Pace, Plan, Planner
 from lookahead.sources import Observation
 from lookahead.sources.base import Candidate
 
@@ -84,8 +84,8 @@ class Case:
     max_depth: int
     weights: dict[Path, float]
 
-    def plan(self, max_nodes: int = 1000, *, chain: bool = False, host: float = 0.0) -> Plan:
-        return self.planner.plan(7, self.cost, max_nodes, self.max_depth, chain=chain, host=host)
+    def plan(self, max_nodes: int = 1000, *, chain: bool = False, rate: float = 1.0) -> Plan:
+        return self.planner.plan(7, self.cost, max_nodes, self.max_depth, chain=chain, rate=rate)
 
 
 def staircase(draw: random.Random, widest: int = 130) -> CostTable:
@@ -110,18 +110,49 @@ def paths(plan: Plan) -> list[Path]:
 SEEDS = st.integers(0, 10**6)
 
 
-@given(SEEDS, st.sampled_from([0.0, 0.02, 0.3]), st.integers(0, 60))
-def test_the_budget_is_the_best_of_all_budgets(seed: int, host: float, max_nodes: int) -> None:
+@given(SEEDS, st.sampled_from([0.3, 1.0, 2.5]), st.integers(0, 60))
+def test_the_budget_is_the_best_of_all_budgets(seed: int, rate: float, max_nodes: int) -> None:
     case = make(seed, PlannerConfig(max_nodes=max_nodes))
-    plan = case.plan(host=host)
+    plan = case.plan(rate=rate)
     weights = sorted(case.weights.values(), reverse=True)[: max_nodes + 1]
     gains = np.cumsum(weights)
-    speeds = gains / (host + case.cost.relative[1 : len(gains) + 1])
+    worth = gains - rate * _MARGIN * case.cost.relative[1 : len(gains) + 1]
     nodes = len(plan.tree) - 1
     assert nodes <= max_nodes
-    assert speeds[nodes] == pytest.approx(speeds.max())
+    assert worth[nodes] == pytest.approx(worth.max())
     assert plan.expected == pytest.approx(gains[nodes])
-    assert plan.speed == pytest.approx(speeds.max() / speeds[0])
+    assert plan.price == pytest.approx(case.cost.relative[nodes + 1])
+
+
+def test_spending_by_the_rate_reached_beats_the_best_ratio_of_each_pass() -> None:
+    """Passes that can gain much and passes that can gain little, in turn; enumerated."""
+    chances = (0.95, 0.3)
+    widths = np.arange(0, 41)
+    cost = 1.0 + 0.06 * widths
+
+    def long_run(nodes: Sequence[int]) -> float:
+        gain = sum(sum(p**k for k in range(n + 1)) for p, n in zip(chances, nodes, strict=True))
+        return gain / sum(float(cost[n]) for n in nodes)
+
+    by_ratio, rate = [], 1.0
+    for p in chances:
+        by_ratio.append(int(np.argmax(np.cumsum(p**widths) / cost)))
+    for _ in range(50):
+        by_rate = [int(np.argmax(np.cumsum(p**widths) - rate * cost)) for p in chances]
+        rate = long_run(by_rate)
+    everything = max(long_run((a, b)) for a in range(41) for b in range(41))
+    assert rate == pytest.approx(everything)
+    assert long_run(by_ratio) < 0.99 * rate
+
+
+def test_the_pace_follows_what_decoding_reaches() -> None:
+    pace = Pace()
+    for _ in range(200):
+        pace.saw(3, 1.2)
+    assert pace.rate == pytest.approx(2.5, rel=1e-2)
+    for _ in range(60):
+        pace.saw(1, 1.0)
+    assert pace.rate < 1.3
 
 
 @given(SEEDS, st.integers(0, 40))
@@ -175,13 +206,13 @@ def test_no_guess_is_verified_where_none_pays() -> None:
     case = make(3, PlannerConfig())
     case.max_depth = 3
     dear = CostTable.of(np.arange(130, dtype=np.float64))
-    plan = case.planner.plan(7, dear, 64, 3)
+    plan = case.planner.plan(7, dear, 64, 3, rate=1.0)
     assert len(plan.tree) == 1
-    assert (plan.expected, plan.speed) == (1.0, 1.0)
+    assert (plan.expected, plan.price) == (1.0, 1.0)
 
 
 def test_without_guesses_the_plan_is_the_root() -> None:
     planner = Planner(PlannerConfig(), [], Calibration([]))
-    plan = planner.plan(5, staircase(random.Random(0)), 64, 10)
+    plan = planner.plan(5, staircase(random.Random(0)), 64, 10, rate=1.0)
     assert plan.tree.tokens == [5]
     assert plan.expected == 1.0

@@ -25,7 +25,7 @@ import torch
 from lookahead.calibration import Calibration
 from lookahead.config import Config
 from lookahead.cost import CostTable
-from lookahead.planner import Plan, Planner
+from lookahead.planner import Pace, Plan, Planner
 from lookahead.sources import (
     NgramPool,
     Observation,
@@ -177,6 +177,7 @@ class Replayer:
             raise ValueError("no source that works without a model is enabled")
         self._calibration = Calibration(self._sources)
         self._planner = Planner(config.planner, self._sources, self._calibration)
+        self._pace = Pace()
         self._cost = cost or sloped_cost(DEFAULT_SLOPE, config.planner.max_nodes)
 
     def score(self, streams: Iterable[Stream]) -> Score:
@@ -220,10 +221,15 @@ class Replayer:
         while done < len(output):
             left = len(output) - done
             plan = self._planner.plan(
-                output[done - 1], self._cost, self._config.planner.max_nodes, left - 1
+                output[done - 1],
+                self._cost,
+                self._config.planner.max_nodes,
+                left - 1,
+                rate=self._pace.rate,
             )
             walked = self._walk(plan, output[done:])
             self._learn(plan, walked, stream, done)
+            self._pace.saw(len(walked), plan.price)
             done += len(walked)
             yield plan, walked
 
