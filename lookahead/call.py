@@ -93,7 +93,7 @@ class Call:
         kept = min(logits.shape[0], len(tokens)) - 1
         if kept < 1:
             return
-        top, probs = top_tokens(logits[-kept - 1 : -1], self._top)
+        _, top, probs = top_tokens(logits[-kept - 1 : -1], self._top)
         first = len(tokens) - kept - 1
         for i, (ids, chances) in enumerate(zip(top.tolist(), probs.tolist(), strict=True)):
             before = tokens[first + i - 1] if first + i else -1

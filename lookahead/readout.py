@@ -26,11 +26,19 @@ class Readout:
 
 def read_nodes(logits: Tensor, picks: Tensor | None, k: int) -> Readout:
     """Read ``logits`` [rows, nodes, vocabulary]; ``picks`` [rows, nodes], None for the argmax."""
-    highest, best = logits.float().max(-1)
-    columns = [(best if picks is None else picks).double()[..., None], highest.double()[..., None]]
     k = min(k, logits.shape[-1])
+    on_cpu = logits.device.type == "cpu"
+    tokens = probs = None
     if k:
-        tokens, probs = top_tokens(logits, k)
+        values, tokens, probs = top_tokens(logits, k)
+        highest, best = values[..., 0], tokens[..., 0]
+    if not on_cpu or k < 2:
+        highest, best = logits.float().max(-1)
+    elif picks is None and bool((tied := values[..., 0] == values[..., 1]).any()):
+        # On a CPU the argmax takes as long as the top k: only ties, where it is defined, need it.
+        best = best.masked_scatter(tied, logits[tied].argmax(-1))
+    columns = [(best if picks is None else picks).double()[..., None], highest.double()[..., None]]
+    if tokens is not None and probs is not None:
         columns += [tokens.double(), probs.double()]  # a double holds any token id exactly
     host = torch.cat(columns, dim=-1).cpu().numpy()
     ids = host[..., [0, *range(2, 2 + k)]].astype(np.int64)

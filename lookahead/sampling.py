@@ -131,7 +131,11 @@ class GuessPicks:
         return tokens.gather(-1, chosen).squeeze(-1)
 
 
-def top_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k likeliest tokens per row and their probabilities, int64 and float32 [rows, k]."""
+def top_tokens(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The k largest logits per row, their tokens and probabilities, [..., k].
+
+    Values of the dtype of ``logits``, int64 and float32.
+    """
     values, tokens = logits.topk(min(k, logits.shape[-1]), dim=-1)
-    return tokens, (values - torch.logsumexp(logits, dim=-1, keepdim=True)).float().exp()
+    chances = torch.log_softmax(logits, dim=-1, dtype=torch.float32).gather(-1, tokens)
+    return values, tokens, chances.exp_()

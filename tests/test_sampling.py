@@ -124,8 +124,9 @@ def test_guessed_picks_are_the_picks_of_the_call(
 def test_top_tokens_are_the_likeliest_with_their_probabilities() -> None:
     torch.manual_seed(0)
     logits = torch.randn(7, SIZE)
-    tokens, probs = top_tokens(logits, 5)
+    values, tokens, probs = top_tokens(logits, 5)
+    assert torch.equal(values, logits.gather(-1, tokens))
     expected = torch.softmax(logits, -1).sort(descending=True)
     assert torch.equal(tokens, expected.indices[:, :5])
     torch.testing.assert_close(probs, expected.values[:, :5])
-    assert top_tokens(logits, 100)[0].shape == (7, SIZE)
+    assert top_tokens(logits, 100)[1].shape == (7, SIZE)

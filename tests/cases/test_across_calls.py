@@ -187,7 +187,7 @@ def test_many_unrelated_calls_do_not_grow_memory(calls: int) -> None:
     assert _tensors() <= tensors + 4
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert after - before < 80_000 + 100 * calls  # far less than the text of a call and its counts
+    assert after - before < 110_000 + 100 * calls  # far less than the text of a call and its counts
     assert len(engine.pool) <= 40 * 7
 
 

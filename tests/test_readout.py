@@ -1,0 +1,53 @@
+"""What is read of a pass is what the logits say, ties and NaN included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookahead.readout import read_nodes
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 3),
+    nodes=st.integers(1, 5),
+    vocabulary=st.integers(1, 30),
+    k=st.integers(0, 9),
+    levels=st.sampled_from([2, 5, 10**6]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_picks_are_the_argmax_and_the_likeliest_tokens_have_their_probabilities(
+    seed: int, rows: int, nodes: int, vocabulary: int, k: int, levels: int, dtype: torch.dtype
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    # Few levels make many ties.
+    logits = torch.randint(levels, (rows, nodes, vocabulary), generator=draw).to(dtype)
+    logits = logits * (5 / levels)
+    seen = read_nodes(logits, None, k)
+    assert seen.picks == logits.argmax(-1).tolist()
+    assert not any(flag for row in seen.broken for flag in row)
+    kept = min(k, vocabulary)
+    probs = torch.softmax(logits.float(), -1)
+    for row in range(rows):
+        for node in range(nodes):
+            tokens, chances = seen.tokens[row][node], seen.probs[row][node]
+            assert len(tokens) == len(chances) == len(set(tokens)) == kept
+            expected = probs[row, node].sort(descending=True).values[:kept].tolist()
+            assert chances == pytest.approx(expected, rel=1e-4)
+            assert probs[row, node][tokens].tolist() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("k", [0, 1, 8])
+def test_a_node_with_a_nan_among_its_logits_is_broken(k: int) -> None:
+    logits = torch.randn(2, 3, 40)
+    logits[1, 2, 17] = float("nan")
+    assert read_nodes(logits, None, k).broken == [[False] * 3, [False, False, True]]
+
+
+def test_given_picks_are_kept() -> None:
+    logits = torch.zeros(1, 2, 40)
+    picks = torch.tensor([[7, 39]])
+    assert read_nodes(logits, picks, 8).picks == [[7, 39]]
