@@ -26,7 +26,7 @@ _STREAKS = (1, 2, 4, 8, 16)  # classes of streaks begin at these lengths, and at
 _CHANCES = (0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # limits of the classes of chances
 _STREAK_STRENGTH = 10.0
 _STREAK_MEMORY = 300.0
-_SUREST = 0.99
+_SUREST = 0.97
 
 
 def _ratios(prior: Sequence[float] | None, count: int) -> NDArray[np.float64]:

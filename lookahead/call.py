@@ -22,7 +22,7 @@ from lookahead.sampling import top_tokens
 from lookahead.stats import Stats, Step
 from lookahead.tree import TokenTree
 
-_TRIAL_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+_TRIAL_WIDTHS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 _LONGEST_LEAD = 32  # tokens that a row may be ahead of another one while sampling
 _PADDING_AHEAD = 4  # padding tokens verified per pass for rows that only keep step
 
@@ -110,7 +110,7 @@ class Call:
         if widest == 1:
             return
         begin = time.perf_counter()
-        widths = [width for width in _TRIAL_WIDTHS if width < widest] + [widest]
+        widths = [width for width in _TRIAL_WIDTHS if 1.5 * width <= widest] + [widest]
         times = self._target.time_widths(widths)
         rows = len(self.rows)
         cost.fit(max(self._target.lengths), {width * rows: spent for width, spent in times.items()})

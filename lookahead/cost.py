@@ -22,7 +22,7 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 _SCALE_RATE = 0.2
-_SHAPE_RATE = 0.05
+_SHAPE_RATE = 0.08
 _REFRESH = 16  # passes between two looks at the learned shape
 
 
@@ -53,6 +53,15 @@ def _rising(curve: NDArray[np.float64]) -> NDArray[np.float64]:
     the wider ones look dear.
     """
     return np.minimum.accumulate(curve[::-1])[::-1]
+
+
+def _knots(width: int) -> list[tuple[int, float]]:
+    """Indices of the widths of the curve next to a width, and their shares in it."""
+    at = min(bisect_left(WIDTHS, width), len(WIDTHS) - 1)
+    if WIDTHS[at] <= width:
+        return [(at, 1.0)]
+    share = (width - WIDTHS[at - 1]) / (WIDTHS[at] - WIDTHS[at - 1])
+    return [(at - 1, 1.0 - share), (at, share)]
 
 
 class PassCost:
@@ -103,18 +112,17 @@ class PassCost:
         """Follow one timed pass."""
         key = self._class(context)
         shape = self._shape(key)
-        at = min(bisect_left(WIDTHS, width), len(WIDTHS) - 1)
         relative = float(np.interp(width, WIDTHS, shape))
         surprise = seconds / (self.scale * relative)
         bounded = min(max(surprise, 0.5), 2.0)  # one hiccup must not bend the curve
         self.scale *= bounded**_SCALE_RATE
-        if WIDTHS[at] == width:
-            shape = shape.copy()
-            shape[at] *= bounded**_SHAPE_RATE
-            self._shapes[key] = shape / shape[0]
-            self._learned += 1
-            if self._learned % _REFRESH == 0:
-                self._tables = {k: t for k, t in self._tables.items() if k[0] != key}
+        shape = shape.copy()
+        for knot, share in _knots(width):
+            shape[knot] *= bounded ** (_SHAPE_RATE * share)
+        self._shapes[key] = shape / shape[0]
+        self._learned += 1
+        if self._learned % _REFRESH == 0:
+            self._tables = {k: t for k, t in self._tables.items() if k[0] != key}
 
     def _class(self, context: int) -> int:
         return min(bisect_left(CONTEXTS, context), len(CONTEXTS) - 1)

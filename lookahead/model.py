@@ -11,7 +11,7 @@ In chain mode a tree is a single chain and the model builds its own causal mask.
 
 from __future__ import annotations
 
-import statistics
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -220,21 +220,24 @@ class Target:
         missing = slots - (mask.shape[1] - 1)
         return torch.cat([mask[:, :-1], mask.new_ones((mask.shape[0], missing))], dim=1)
 
-    def time_widths(self, widths: Sequence[int], repeats: int = 2) -> dict[int, float]:
-        """Median seconds of passes over so many tokens, interleaved; nothing is committed."""
+    def time_widths(self, widths: Sequence[int], turns: int = 2) -> dict[int, float]:
+        """Least seconds of passes over so many tokens, interleaved; nothing is committed.
+
+        A pass after a much wider one is slower, so each width runs twice and the second counts.
+        """
         rows = len(self._cache.lengths)
-        seconds: dict[int, list[float]] = {width: [] for width in widths}
-        for turn in range(repeats + 1):
-            for width in widths:
-                tree = TokenTree(_PAD_NODE)
-                for node in range(1, width):
-                    tree.add(node - 1, _PAD_NODE)
+        seconds = dict.fromkeys(widths, math.inf)
+        for width in [*widths] * turns:
+            tree = TokenTree(_PAD_NODE)
+            for node in range(1, width):
+                tree.add(node - 1, _PAD_NODE)
+            for _ in range(2):
                 begin = time.perf_counter()
                 logits = self.verify([tree] * rows, [0] * rows)
                 logits[..., -1, -1].sum().item()  # waits for the device
-                if turn:  # the first turn warms up
-                    seconds[width].append(time.perf_counter() - begin)
-        return {width: statistics.median(times) for width, times in seconds.items()}
+                spent = time.perf_counter() - begin
+            seconds[width] = min(seconds[width], spent)
+        return seconds
 
     def commit(self, row: int, path: Sequence[int]) -> None:
         """Keep the rows of a walked path of the last pass."""
