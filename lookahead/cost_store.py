@@ -29,9 +29,10 @@ def cost_path(model: Any, passes: Passes) -> Path:
     }
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    kind = (passes.kind, passes.packed, passes.lean, config._attn_implementation)
     what = (
         type(model).__name__, shape, str(model.dtype), device.type, name, platform.node(),
-        torch.get_num_threads(), passes.kind, passes.packed, passes.lean, config._attn_implementation, torch.__version__,
+        torch.get_num_threads(), *kind, torch.__version__,
     )  # fmt: skip
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:24]
     folder = Path(platformdirs.user_cache_dir("lookahead-decoding", appauthor=False))
