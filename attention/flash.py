@@ -1,7 +1,7 @@
 """FlashAttention kernels that return (out, lse): which one fits, and its calling conventions.
 
     device   kernel                                            dtypes            GQA
-    CPU      aten._scaled_dot_product_flash_attention_for_cpu  fp64 32 16 bf16   folded
+    CPU      aten._scaled_dot_product_flash_attention_for_cpu  fp64 32 16 bf16   folded *
     CUDA     flash_attn.flash_attn_with_kvcache, if installed  fp16 bf16         folded
     CUDA     aten._scaled_dot_product_flash_attention          fp16 bf16         folded
     CUDA     aten._scaled_dot_product_efficient_attention      fp32, old GPUs    folded
@@ -9,7 +9,8 @@
 
 "Folded": heads that share a key head become more query rows, [batch, key heads, group * n, d].
 Over keys that every node sees this is exact, needs no mask, reads each key once per group instead
-of once per head, and makes no expanded copy.
+of once per head, and makes no expanded copy. * Under a mask the CPU kernel takes all query heads as
+they are, over fewer key heads.
 
 Two traps, both handled here: the CPU kernel divides by zero (the process dies) on an empty key
 range and reports lse 0 for a fully masked row; flash_attn reports lse +inf for an empty range
@@ -104,7 +105,8 @@ def masked_attention(
 ) -> Partial:
     """(out, lse) under an additive mask; rows that see no key give out 0 and lse -inf.
 
-    q [batch, key heads, m, d]; k, v [batch, key heads, keys >= 1, d]; bias over (m, keys).
+    q [batch, key heads or, for the CPU kernel, any multiple, m, d]; k, v [batch, key heads,
+    keys >= 1, d]; bias over (m, keys).
     out is in q's dtype or, from `dense_attention`, wider.
     """
     if kernel_for(q, k, v, softcap) != "cpu":

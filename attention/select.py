@@ -30,7 +30,7 @@ one call / two parts:
     14/2  16   112    290 / 341    1,086 / 1,183 4,370 / 3,996   19,245 / 17,291
     14/2  64   448    1,114/1,192  3,673 / 3,498 13,979 / 12,723 65,663 / 54,817
 
-The crossing lies between 12,000 and 150,000 mask entries, low where rows are few. Four rows
+The crossing lies between 12,000 and some 220,000 mask entries, low where rows are few. Four rows
 of different lengths, 9/3 heads, processor time in microseconds, one call / two parts:
 
     prefixes                    n = 4           n = 16          n = 32

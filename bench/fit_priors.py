@@ -40,14 +40,18 @@ def estimates(calibration: Calibration, sources: list[Source]) -> dict[str, list
 
 
 def decode_all(
-    model: Any, inputs: list[Any], config: lookahead.Config, label: str, **options: Any
-) -> Calibration:
-    """Decode every prompt cold, all with the same counts; return them."""
+    model: Any, inputs: list[Any], config: lookahead.Config, label: str,
+    priors: dict[str, list[float]], **options: Any,
+) -> Calibration:  # fmt: skip
+    """Decode every prompt cold, all with the same counts, begun at the priors; return them."""
     first = None
     with click.progressbar(inputs, label=label) as bar:
         for number, each in enumerate(bar):
             engine = lookahead.wrap(model, config)
-            first = first or engine.memory
+            if first is None:
+                first = engine.memory
+                first.begin_with(priors)
+                first.calibration(first.sources(), sampling=bool(options.get("do_sample")))
             engine.memory.share_calibrations(first)
             torch.manual_seed(number)
             engine.generate(**each, **options)
@@ -74,16 +78,16 @@ def main(model: str | None, nodes: int, tokens: int, each: int, target: Path) ->
     sampled = {"do_sample": True, "temperature": 0.8}
     for name, options in (("greedy", {}), ("sampling", sampled)):
         calibration = decode_all(
-            loaded.model, inputs, wide, f"{name}, fixed", max_new_tokens=tokens, **options
+            loaded.model, inputs, wide, f"{name}, fixed", {}, max_new_tokens=tokens, **options
         )
         sources = lookahead.wrap(loaded.model, wide).memory.sources()
         priors[name] = estimates(calibration, sources)
         priors[name]["streaks"] = calibration.streaks.fitted()
-    target.write_text(json.dumps(priors) + "\n")
     for name, options in (("greedy", {}), ("sampling", sampled)):
         calibration = decode_all(
-            loaded.model, inputs, lookahead.Config(), name, max_new_tokens=tokens, **options
-        )
+            loaded.model, inputs, lookahead.Config(), name, priors[name],
+            max_new_tokens=tokens, **options,
+        )  # fmt: skip
         priors[name]["paths"] = calibration.paths.fitted()
     target.write_text(json.dumps(priors) + "\n")
     click.echo(f"wrote {target}")

@@ -151,6 +151,9 @@ class Call:
             row.began = begin
             row.plan = self._draft(row, cost)
             trees[row.index] = row.plan.tree
+        width = max(len(row.plan.tree) for row in rows)
+        for row in rows:  # a pass is as wide as its widest tree
+            row.plan.price = 0.0 if row.done else cost.price(width)
         planned = time.perf_counter()
         logits = self._target.verify(trees, held)
         for row in rows:
@@ -160,7 +163,6 @@ class Call:
         self._read(rows, logits if len(here) == len(self.rows) else logits[here])
         if logits.device.type != "cpu":  # only the transfer waits for the device
             ran = time.perf_counter()
-        width = max(len(row.plan.tree) for row in rows)
         self._memory.cost.learn(width * len(self.rows), context, ran - planned)
         self._count_pass(rows, width, cost, (begin, planned, ran, time.perf_counter()))
 
@@ -203,7 +205,7 @@ class Call:
         stats.passes += len(rows)
         stats.nodes += sum(len(row.plan.tree) - 1 for row in rows)
         stats.predicted_tokens += sum(row.plan.expected for row in rows)
-        stats.predicted_cost += float(cost.relative[min(width, len(cost.relative) - 1)])
+        stats.predicted_cost += cost.price(width)
         stats.widths[width] = stats.widths.get(width, 0) + 1
         stats.seconds_by_width[width] = stats.seconds_by_width.get(width, 0.0) + ran - planned
         stats.seconds_planning += planned - begin

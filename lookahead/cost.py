@@ -34,6 +34,10 @@ class CostTable:
     relative: NDArray[np.float64]
     slopes: list[float]
 
+    def price(self, width: int) -> float:
+        """Relative cost of a pass over ``width`` tokens."""
+        return float(self.relative[min(width, len(self.relative) - 1)])
+
     @classmethod
     def of(cls, relative: NDArray[np.float64]) -> CostTable:
         """Table of a curve; its last two entries are spare width."""

@@ -61,7 +61,6 @@ class Drafter:
         )  # fmt: skip
         if self._window is not None and self._runs(self._window, plan, cost, max_depth):
             self._graft(self._window, plan)
-            plan.price = float(cost.relative[min(len(plan.tree), len(cost.relative) - 1)])
         return plan
 
     def _runs(self, window: JacobiWindow, plan: Plan, cost: CostTable, max_depth: int) -> bool:
@@ -106,7 +105,8 @@ class Drafter:
                 self._window_born[bucket] for bucket in buckets
             ):
                 owed += 1
-        self._memory.pace.saw(len(seen.emitted), plan.price + HOST_COST)
+        if plan.price:
+            self._memory.pace.saw(len(seen.emitted), plan.price + HOST_COST)
         guessed = plan.guessed
         if guessed > 1:
             accepted = [node - 1 for node in seen.path[1:] if node < guessed]

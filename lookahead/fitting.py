@@ -81,7 +81,7 @@ def structure(model: Any) -> list[Any]:
             if type(value) in (float, bool) and not name.startswith("_")
         }
         hooks = [*module._forward_hooks, *module._forward_pre_hooks]
-        found.append((module, hooks, held.get("forward"), numbers))
+        found.append((module, hooks, held.get("forward"), type(module).forward, numbers))
     return found
 
 

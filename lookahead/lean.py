@@ -5,11 +5,13 @@ module calls per layer. Where a layer is of a kind that is known by its exact cl
 layers are packed, a ``LeanLayer`` over the same weights takes its place in the copy. It computes
 the same: the normalisation in one call, queries and keys rotated together, the residual added in
 place. What it has in common with other layers (cache, mask, attention function) is called as
-transformers does; the capability check compares its logits with the model's.
+transformers does. A class or function that was patched keeps its layers as they are. The capability
+check compares the logits of the copy with the model's, but for windows of more than 64 positions.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +20,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from lookahead.kv_cache import CACHE_NAME
-from lookahead.packed import JointMatrix, PackedLinear
+from lookahead.packed import PackedLinear, joined
 
+_BLOCK = 256  # rows of a prompt that go through the feed-forward part together
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 _PARTS = {
     "self_attn": "Attention",
@@ -111,9 +114,15 @@ class LeanLayer(nn.Module):
             k, v = cache.update(k, v, self._index)
         mixed, _ = self._attend(self.self_attn, q, k, v, attention_mask, **self._features, **kwargs)
         out: Tensor = self._out(mixed.reshape(batch, n, -1)).add_(hidden_states)
-        gate_up = self._gate_up(normalise(out, *self._norm_after))
+        if n <= _BLOCK:
+            return self._feed_forward(out)
+        # A prompt's inner activations in one piece would be as large as they are new to the caches.
+        return torch.cat([self._feed_forward(block) for block in out.split(_BLOCK, 1)], 1)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        gate_up = self._gate_up(normalise(x, *self._norm_after))
         inner = self._act(gate_up[..., : self._inner]) * gate_up[..., self._inner :]
-        result: Tensor = self._down(inner).add_(out)
+        result: Tensor = self._down(inner).add_(x)
         return result
 
 
@@ -140,13 +149,25 @@ def _matrix(linear: PackedLinear) -> nn.Module:
 
 
 def _known(layer: Any) -> bool:
-    """Whether a layer and its parts are of the exact classes of one family."""
+    """Whether a layer and its parts are of the exact classes of one family, unpatched."""
     for family in _FAMILIES:
-        module = f"transformers.models.{family.lower()}.modeling_{family.lower()}"
-        if (type(layer).__module__, type(layer).__qualname__) == (module, f"{family}DecoderLayer"):
-            parts = [(type(getattr(layer, name, None)), kind) for name, kind in _PARTS.items()]
-            return all((c.__module__, c.__qualname__) == (module, family + k) for c, k in parts)
+        name = f"transformers.models.{family.lower()}.modeling_{family.lower()}"
+        if (type(layer).__module__, type(layer).__qualname__) == (name, f"{family}DecoderLayer"):
+            parts = [(layer, "DecoderLayer")]
+            parts += [(getattr(layer, part, None), kind) for part, kind in _PARTS.items()]
+            norms = [getattr(layer.self_attn, part, None) for part in ("q_norm", "k_norm")]
+            parts += [(norm, "RMSNorm") for norm in norms if norm is not None]
+            rotary = getattr(sys.modules[name], "apply_rotary_pos_emb", None)
+            unpatched = getattr(rotary, "__module__", None) == name
+            return unpatched and all(_own_forward(part, name, family + k) for part, k in parts)
     return False
+
+
+def _own_forward(part: Any, module: str, name: str) -> bool:
+    forward = getattr(type(part), "forward", None)
+    found = (type(part).__module__, type(part).__qualname__)
+    source = (getattr(forward, "__module__", None), getattr(forward, "__qualname__", None))
+    return found == (module, name) and source == (module, f"{name}.forward")
 
 
 def _replaceable(layer: Any) -> bool:
@@ -160,11 +181,7 @@ def _replaceable(layer: Any) -> bool:
         (mlp.gate_proj, mlp.up_proj),
         (mlp.down_proj,),
     ]
-    for group in groups:
-        joint = getattr(group[0], "joint", None)
-        if not isinstance(joint, JointMatrix) or joint.parts != list(group):
-            return False
-    return True
+    return all(joined(group) for group in groups)
 
 
 def make_lean(model: Any) -> int:

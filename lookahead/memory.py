@@ -6,7 +6,7 @@ All of it is bounded and changes speed only.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 
 from lookahead.calibration import Calibration
@@ -69,6 +69,7 @@ class Memory:
         self.pace = Pace()
         self.cost = cost or PassCost()
         self._calibrations: dict[bool, Calibration] = {}
+        self._priors = shipped_priors
 
     def sources(self) -> list[Source]:
         """Fresh views for one row: the window first, if there is one."""
@@ -88,8 +89,13 @@ class Memory:
     def calibration(self, sources: Sequence[Source], *, sampling: bool) -> Calibration:
         """The estimates for greedy decoding or for sampling."""
         if sampling not in self._calibrations:
-            self._calibrations[sampling] = Calibration(sources, shipped_priors(sampling=sampling))
+            self._calibrations[sampling] = Calibration(sources, self._priors(sampling=sampling))
         return self._calibrations[sampling]
+
+    def begin_with(self, priors: Mapping[str, Sequence[float]]) -> None:
+        """Forget all estimates and begin with these priors instead of the shipped ones."""
+        self._calibrations = {}
+        self._priors = lambda *, sampling: priors
 
     def share_calibrations(self, other: Memory) -> None:
         """Use and go on with the estimates of another engine's memory."""
@@ -104,8 +110,9 @@ class Memory:
         return known[0][0][0] if known else token
 
 
-def shipped_priors(*, sampling: bool) -> dict[str, list[float]]:
-    """Acceptance priors that come with the package, by source name; fitted on recorded runs."""
+def shipped_priors(*, sampling: bool) -> Mapping[str, Sequence[float]]:
+    """Acceptance priors that come with the package, by source name, "streaks" and "paths"; fitted
+    on recorded runs."""
     file = resources.files("lookahead").joinpath("priors.json")
     if not file.is_file():
         return {}

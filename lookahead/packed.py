@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,20 +66,19 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight  # some models look at it; also keeps it alive
         self.bias = linear.bias
-        self.joint, self._index = joint, index
-        joint.parts.append(self)
+        self.joint, self.index = joint, index
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.joint(x, self._index)
+        made: Tensor = self.joint(x, self.index)
         return made
 
 
 class JointMatrix(nn.Module):
-    """Linear layers over the same input as one matrix; ``parts`` stand for them, in order."""
+    """Linear layers over the same input as one matrix."""
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         super().__init__()
-        self.parts: list[PackedLinear] = []
+        self.count = len(linears)
         self._sizes = [linear.out_features for linear in linears]
         weights = [linear.weight.detach() for linear in linears]
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
@@ -91,14 +91,25 @@ class JointMatrix(nn.Module):
     def forward(self, x: Tensor, index: int) -> Tensor:
         """Output of the layer of that index. One attribute holds input and outputs together, so
         that passes in several threads never see each other's."""
-        if len(self._sizes) == 1:
+        if self.count == 1:
             made: Tensor = self.matrix(x)
             return made
         last = self._last
         if last is None or last[0] is not x:
             last = (x, self.matrix(x).split(self._sizes, -1))
-        self._last = last if index < len(self._sizes) - 1 else None
+        self._last = last if index < self.count - 1 else None
         return last[1][index]
+
+
+def joined(layers: Sequence[Any]) -> bool:
+    """Whether these layers, in this order, are all the parts of one joint matrix."""
+    joint = getattr(layers[0], "joint", None)
+    return (
+        isinstance(joint, JointMatrix)
+        and joint.count == len(layers)
+        and all(isinstance(layer, PackedLinear) and layer.joint is joint for layer in layers)
+        and [layer.index for layer in layers] == list(range(joint.count))
+    )
 
 
 def can_pack(linear: nn.Module) -> bool:

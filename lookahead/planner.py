@@ -7,12 +7,12 @@ takes the ``B`` nodes that maximise
 
     (1 + sum of the B largest w) - rate * t(1 + B)
 
-over every ``B``, none included, because ``t`` is a staircase. At the best possible rate this gives
-the most tokens over time (Dinkelbach 1967): a node pays if it brings more than its cost would
-elsewhere in the text, and a margin. The ratio of a single pass, S(B), would stop too early where a
-pass can gain much and too late where it can gain little. Path probabilities fall with depth, so
-the B best nodes always form a tree (compare SpecInfer, arXiv:2305.09781, and the budget of
-Sequoia, arXiv:2402.12374).
+over every ``B`` as far as nodes can pay, none included, because ``t`` is a staircase. At the best
+possible rate this gives the most tokens over time (Dinkelbach 1967): a node pays if it brings more
+than its cost would elsewhere in the text, and a margin. The ratio of a single pass, S(B), would
+stop too early where a pass can gain much and too late where it can gain little. Path probabilities
+fall with depth, so the B best nodes always form a tree (compare SpecInfer, arXiv:2305.09781, and
+the budget of Sequoia, arXiv:2402.12374).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lookahead.tree import TokenTree
 _NEGLIGIBLE = 0.002  # path probability below which a guess is not worth its host time
 _UNLIKELY = 0.0005  # path probability below which a guess is not even queued
 _MAX_SIBLINGS = 16
-_FIRST_RATE = 1.5
+_FIRST_RATE = 2.0
 _FIRST_PASSES = 8.0
 _FADE = 0.96  # passes are forgotten after some 25 more
 _MARGIN = 1.25  # of what it costs, a node must earn: estimates at the margin err upwards
@@ -50,7 +50,7 @@ class Plan:
     guessed it. ``offered[i]``: for an expanded node, its candidates as token -> buckets, in the
     tree or not; ``tops[i]``: the likeliest of them, its estimate and its cell of
     ``StreakCalibration``. ``expected``: tokens expected of the pass. ``price``: what the pass
-    costs, in plain passes.
+    costs, in plain passes; 0 where none is run for this plan.
     """
 
     tree: TokenTree
@@ -59,7 +59,7 @@ class Plan:
     offered: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     tops: dict[int, Top] = field(default_factory=dict)
     expected: float = 1.0
-    price: float = 1.0
+    price: float = 0.0
     window: bool = False
     guessed: int = 1
 
@@ -75,7 +75,7 @@ class Pace:
         """Tokens per plain pass's cost."""
         return self._tokens / self._cost
 
-    def saw(self, tokens: int, cost: float) -> None:
+    def saw(self, tokens: float, cost: float) -> None:
         """Count one pass."""
         self._tokens = _FADE * self._tokens + tokens
         self._cost = _FADE * self._cost + cost
@@ -140,7 +140,8 @@ class Planner:
     ) -> Plan:
         """Take up to ``limit`` candidates, best first.
 
-        ``least[n]``: no node of less weight pays in a tree of n nodes or more; None: all do.
+        ``least[n]``: less than this never pays in a tree of n nodes or more; None: all pays. Growth
+        ends at the first node that does not.
         """
         plan = Plan(TokenTree(root_token))
         if max_depth < 1:
@@ -200,7 +201,7 @@ class Planner:
         if chain or len(chances) > _MAX_SIBLINGS:
             likely = nlargest(1 if chain else _MAX_SIBLINGS, likely, key=_chance)
         for token, chance in likely:
-            path = weight * surer if token == top else chance * scale
+            path = weight * surer if token == top else min(chance * scale, weight * surer)
             if path > _UNLIKELY:
                 follows = streak + 1 if token == top else 0
                 heappush(heap, (-path, node, token, merged[token], states, follows))

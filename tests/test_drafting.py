@@ -11,7 +11,9 @@ from lookahead.config import Config, JacobiConfig
 from lookahead.cost import CostTable
 from lookahead.drafting import Drafter
 from lookahead.memory import Memory, WindowValue
+from lookahead.planner import Plan
 from lookahead.sources import Observation
+from lookahead.tree import TokenTree
 
 WIDEST = 130
 
@@ -87,3 +89,27 @@ def test_learning_raises_the_estimates_that_came_true_and_lowers_the_others() ->
     wrong = {b for token, known in plan.offered[0].items() if token != guess for b in known}
     assert right and all(after[bucket] > before[bucket] for bucket in right - wrong)
     assert wrong and all(after[bucket] < before[bucket] for bucket in wrong - right)
+
+
+def test_a_streak_of_likeliest_guesses_is_counted_over_passes_and_ends_at_a_miss() -> None:
+    row = drafter()
+
+    def passed(hit: bool) -> int:
+        plan = row.draft(7, curve(0.001), 8, 100)
+        likeliest = plan.tops[0][0]
+        emitted = likeliest if hit else next(t for t in range(50) if t != likeliest)
+        row.learn(plan, Observation(plan.tree, [0] * len(plan.tree), [0], [emitted]))
+        return row._streak
+
+    assert [passed(hit) for hit in (True, True, True, False, True)] == [1, 2, 3, 0, 1]
+
+
+def test_only_passes_that_were_run_for_a_row_count_for_the_pace() -> None:
+    row = drafter()
+    rate = row._memory.pace.rate
+    prompt = Plan(TokenTree(7))
+    row.learn(prompt, Observation(prompt.tree, [0], [0], [3]))
+    assert row._memory.pace.rate == rate
+    plan = row.draft(3, curve(0.001), 8, 100)
+    row.learn(plan, Observation(plan.tree, [0] * len(plan.tree), [0], [4]))
+    assert row._memory.pace.rate < rate

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -16,7 +19,9 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+from transformers.models.llama import modeling_llama
 
+from lookahead.lean import _BLOCK, LeanLayer
 from lookahead.packed import JointMatrix, PackedLinear, PackedMatrix, pack_linears
 from lookahead.passes import Passes
 from lookahead.shared_copy import shared_copy
@@ -143,6 +148,16 @@ def test_lean_layers_compute_what_the_models_own_layers_compute(
     )
 
 
+def test_lean_layers_read_a_prompt_longer_than_a_block_like_the_model() -> None:
+    model = tiny(FAMILY[0].__class__(**{**SIZES, "max_position_embeddings": 1024}))
+    ids = torch.randint(0, 97, (2, 2 * _BLOCK + 5))
+    with torch.no_grad():
+        expected = model(ids).logits
+        torch.testing.assert_close(
+            Passes(model).module()(ids).logits, expected, rtol=1e-3, atol=1e-3
+        )
+
+
 def test_a_copy_with_lean_layers_leaves_the_model_as_it_was() -> None:
     model = tiny(FAMILY[0])
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -152,6 +167,49 @@ def test_a_copy_with_lean_layers_leaves_the_model_as_it_was() -> None:
         Passes(model).module()(ids)
     assert [type(module) for module in model.modules()] == kinds
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_dropped_copy_frees_its_packed_weights_at_once() -> None:
+    passes = Passes(tiny(FAMILY[0]))
+    alive = [weakref.ref(m) for m in passes.module().modules() if isinstance(m, PackedMatrix)]
+    gc.disable()
+    try:
+        passes.use(passes.kind)
+        passes._module = None
+        assert alive and not any(matrix() for matrix in alive)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", ["Mistral", "Qwen2", "Qwen3"])
+def test_lean_layers_hand_their_window_to_the_attention(kind: str) -> None:
+    options: dict[str, Any] = {"sliding_window": 24}
+    if kind != "Mistral":
+        options.update(use_sliding_window=True, max_window_layers=1)
+    model = tiny(getattr(transformers, f"{kind}Config")(**SIZES, head_dim=16, **options))
+    layers = [m for m in Passes(model).module().modules() if isinstance(m, LeanLayer)]
+    windows = [layer._features["sliding_window"] for layer in layers]
+    assert windows == ([24] * 3 if kind == "Mistral" else [None, 24, 24])
+
+
+@pytest.mark.parametrize("patched", ["attention", "norm", "rotary"])
+def test_a_patched_class_or_function_keeps_its_layers_as_they_are(
+    patched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(FAMILY[0])
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("not to be called")
+
+    if patched == "rotary":
+        monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", other)
+    elif patched == "norm":
+        monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", other)
+    else:
+        monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", other)
+    passes = Passes(model)
+    passes.module()
+    assert passes.packed and not passes.lean
 
 
 def test_a_layer_with_a_part_of_another_class_is_not_made_lean() -> None:

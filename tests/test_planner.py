@@ -124,25 +124,74 @@ def test_the_budget_is_the_best_of_all_budgets(seed: int, rate: float, max_nodes
     assert plan.price == pytest.approx(case.cost.relative[nodes + 1])
 
 
-def test_spending_by_the_rate_reached_beats_the_best_ratio_of_each_pass() -> None:
-    """Passes that can gain much and passes that can gain little, in turn; enumerated."""
+class Chain(FixedSource):
+    """One guess after any path, always with the same chance."""
+
+    def __init__(self, chance: float) -> None:
+        super().__init__("chain", 0)
+        self._priors = [chance] * self.buckets
+
+    def candidates(self, state: Path) -> list[Candidate]:
+        return [(len(state), 0)]
+
+
+def test_spending_by_the_rate_reached_comes_near_the_best_of_all_ways_to_spend() -> None:
+    """Passes that can gain much and passes that can gain little, in turn; all pairs enumerated."""
     chances = (0.95, 0.3)
-    widths = np.arange(0, 41)
-    cost = 1.0 + 0.06 * widths
+    cost = CostTable.of(1.0 + 0.06 * np.arange(-1, 60, dtype=np.float64))
 
     def long_run(nodes: Sequence[int]) -> float:
         gain = sum(sum(p**k for k in range(n + 1)) for p, n in zip(chances, nodes, strict=True))
-        return gain / sum(float(cost[n]) for n in nodes)
+        return gain / sum(cost.price(n + 1) for n in nodes)
 
-    by_ratio, rate = [], 1.0
-    for p in chances:
-        by_ratio.append(int(np.argmax(np.cumsum(p**widths) / cost)))
-    for _ in range(50):
-        by_rate = [int(np.argmax(np.cumsum(p**widths) - rate * cost)) for p in chances]
-        rate = long_run(by_rate)
-    everything = max(long_run((a, b)) for a in range(41) for b in range(41))
-    assert rate == pytest.approx(everything)
-    assert long_run(by_ratio) < 0.99 * rate
+    chains = [Chain(chance) for chance in chances]
+    planners = [Planner(PlannerConfig(), [chain], Calibration([chain])) for chain in chains]
+    pace = Pace()
+    for _ in range(100):
+        plans = [planner.plan(7, cost, 50, 50, rate=pace.rate) for planner in planners]
+        for plan in plans:
+            pace.saw(plan.expected, plan.price)
+    widths = [len(plan.tree) - 1 for plan in plans]
+    everything = max(long_run((a, b)) for a in range(50) for b in range(50))
+    prices = np.array([cost.price(n + 1) for n in range(50)])
+    by_ratio = [int(np.argmax(np.cumsum(p ** np.arange(50)) / prices)) for p in chances]
+    assert widths[0] > widths[1]
+    assert long_run(widths) > 0.98 * everything
+    assert long_run(by_ratio) < 0.985 * long_run(widths)
+
+
+def test_a_streak_makes_the_likeliest_guess_surer_and_the_others_less_so() -> None:
+    source = next(s for s in (FixedSource("a", i) for i in range(99)) if len(s.candidates(())) == 3)
+    calibration = Calibration([source])
+    planner = Planner(PlannerConfig(fixed_nodes=40), [source], calibration)
+    cost = staircase(random.Random(0))
+    streaks = calibration.streaks
+
+    def first_level(streak: int) -> tuple[dict[int, float], tuple[int, float, int]]:
+        plan = planner.plan(7, cost, 40, 1, rate=1.0, streak=streak)
+        tokens = plan.tree.tokens
+        found = {tokens[n]: plan.weights[n] for n in range(1, len(tokens))}
+        return found, plan.tops[0]
+
+    before, (top, chance, _) = first_level(0)
+    cell = streaks.cell(16, chance)
+    for _ in range(200):
+        streaks.record(cell, chance, True)
+    after, (same, _, found) = first_level(16)
+    assert (same, found) == (top, cell) and len(before) > 1
+    assert after[top] == pytest.approx(streaks.correct(cell, chance)) and after[top] > before[top]
+    for token in set(before) - {top}:
+        assert after[token] < before[token]
+    assert first_level(0)[0] == pytest.approx(before)
+
+
+def test_a_path_of_likeliest_guesses_goes_on_with_the_streak() -> None:
+    chain = Chain(0.9)
+    calibration = Calibration([chain])
+    planner = Planner(PlannerConfig(fixed_nodes=20), [chain], calibration)
+    plan = planner.plan(7, staircase(random.Random(0)), 20, 20, rate=1.0, streak=3)
+    cells = [plan.tops[node][2] for node in range(20)]
+    assert cells == [calibration.streaks.cell(3 + depth, 0.9) for depth in range(20)]
 
 
 def test_the_pace_follows_what_decoding_reaches() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import lookahead
-from lookahead.bench.tiny_models import tiny_model
+from lookahead.bench.tiny_models import tiny_config, tiny_model
 from tests.cases.comparing import ORACLE_ALONE, Pair, padded, shared_model, shared_pair, single
 
 WINDOWED = ("mistral", "gemma2", "gemma3_text", "gpt_oss", "cohere2", "llama4_text")
@@ -41,9 +41,13 @@ def test_both_orders_of_alternating_layers_are_exact(first: str) -> None:
     pair.assert_same(**padded(5, 12), max_new_tokens=30, do_sample=False, mode="tree")
 
 
-def test_a_long_window_is_crossed_too() -> None:
-    model = tiny_model("mistral", sliding_window=72)  # longer than the trial crosses as it is
-    pair = Pair(model)
+@pytest.mark.parametrize("model_type", ["mistral", "qwen2", "qwen3"])
+def test_a_long_window_is_crossed_too(model_type: str) -> None:
+    changes: dict[str, Any] = {"sliding_window": 72}  # longer than the trial crosses as it is
+    if model_type != "mistral":
+        layers = tiny_config(model_type).num_hidden_layers
+        changes["layer_types"] = (["sliding_attention", "full_attention"] * layers)[:layers]
+    pair = Pair(tiny_model(model_type, **changes))
     pair.assert_same(**single(60), max_new_tokens=40, do_sample=False, mode="tree")
 
 
