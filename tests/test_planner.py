@@ -137,7 +137,7 @@ class Chain(FixedSource):
 
 def test_spending_by_the_rate_reached_comes_near_the_best_of_all_ways_to_spend() -> None:
     """Passes that can gain much and passes that can gain little, in turn; all pairs enumerated."""
-    chances = (0.95, 0.3)
+    chances = (0.9, 0.3)
     cost = CostTable.of(1.0 + 0.06 * np.arange(-1, 60, dtype=np.float64))
 
     def long_run(nodes: Sequence[int]) -> float:
