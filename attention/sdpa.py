@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 
 from .context import TreeContext
-from .flash import (
-    efficient_attention,
-    fold_heads,
-    kernel_for,
-    masked_attention,
-)
+from .flash import efficient_attention, fold_heads, kernel_for, masked_attention
 from .masks import additive, visible_range
 
 
@@ -44,8 +39,7 @@ def one_call_attention(
     keys, values = k[:, :, low:high], v[:, :, low:high]
     kernel = kernel_for(q, k, v, softcap)
     efficient = kernel in ("flash", "efficient")
-    grouped = kernel == "cpu"
-    fold = 1 if efficient or grouped else group
+    fold = group if kernel == "dense" else 1
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     dtype = q.dtype if efficient else wide  # the CUDA kernel wants the query's dtype
     bias = context.derive(
@@ -59,7 +53,7 @@ def one_call_attention(
             out = out.masked_fill(bias.dead.unsqueeze(-1), 0.0)
             lse = lse.masked_fill(bias.dead, -torch.inf)
         return out, lse
-    rows = q if grouped else fold_heads(q, key_heads)
+    rows = fold_heads(q, key_heads) if fold > 1 else q
     out, lse = masked_attention(rows, keys, values, bias, scale=scale, softcap=softcap)
     out = out.to(q.dtype).reshape(batch, heads, nodes, v.shape[-1])
     return out, lse.reshape(batch, heads, nodes)

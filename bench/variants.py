@@ -22,7 +22,7 @@ import lookahead
 from lookahead import Config, JacobiConfig, LookupConfig, PlannerConfig, PoolConfig, RecyclingConfig
 from lookahead.bench import report
 from lookahead.bench.measure import summarise
-from lookahead.bench.methods import EngineMethod, Method, TransformersMethod
+from lookahead.bench.methods import EngineMethod, Method, Siblings, TransformersMethod
 from lookahead.bench.prompt_sets import load_prompts, own_prompts, select
 from lookahead.bench.runner import Run, list_cases
 from lookahead.bench.settings import Settings, environment
@@ -65,14 +65,8 @@ def sources() -> dict[str, Config]:
 
 
 def methods(model: Any, configs: dict[str, Config], warm: bool) -> list[Method]:
-    """The reference and one engine for each configuration; engines of a kind share one fitting."""
-    fitted: dict[bool, lookahead.Engine] = {}
-
-    def make(config: Config) -> Any:
-        if config.prepack not in fitted:
-            fitted[config.prepack] = lookahead.wrap(model, config)
-        return fitted[config.prepack].sibling(config)
-
+    """The reference and one engine for each configuration."""
+    make = Siblings(lambda config: lookahead.wrap(model, config))
     made: list[Method] = [TransformersMethod("plain", model, seed_equal=True)]
     return made + [EngineMethod(n, model, make, config, warm) for n, config in configs.items()]
 

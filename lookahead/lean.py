@@ -3,10 +3,10 @@
 A pass of few rows spends almost half its time between the products: dozens of small operations and
 module calls per layer. Where a layer is of a kind that is known by its exact class, and its linear
 layers are packed, a ``LeanLayer`` over the same weights takes its place in the copy. It computes
-the same: the normalisation in one call, queries and keys rotated together, the residual added in
-place. What it has in common with other layers (cache, mask, attention function) is called as
-transformers does. A class or function that was patched keeps its layers as they are. The capability
-check compares the logits of the copy with the model's, but for windows of more than 64 positions.
+the same with fewer operations: queries and keys are rotated together, residuals added in place.
+What it has in common with other layers (cache, mask, attention function) is called as transformers
+does. A class or function that was patched keeps its layers as they are. The capability check
+compares the logits of the copy with the model's, but for windows of more than 64 positions.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ class Passes:
     """Makes the module for a model and keeps it up to date.
 
     ``kind`` is one of the three kinds above; ``reason`` says why no copy is made, empty where one
-    is; ``packed`` counts prepacked linear layers, ``lean`` decoder layers made
-    leaner.
+    is; ``packed`` counts prepacked linear layers, ``lean`` replaced decoder layers.
     """
 
     def __init__(self, model: Any, *, copied: bool = True) -> None:

@@ -49,8 +49,9 @@ class Plan:
     ``weights[i]``: path probability of node i. ``proposers[i]``: indices of the sources that
     guessed it. ``offered[i]``: for an expanded node, its candidates as token -> buckets, in the
     tree or not; ``tops[i]``: the likeliest of them, its estimate and its cell of
-    ``StreakCalibration``. ``expected``: tokens expected of the pass. ``price``: what the pass
-    costs, in plain passes; 0 where none is run for this plan.
+    ``StreakCalibration``. ``expected``: tokens expected of the pass. ``price``: what a pass
+    over this tree costs, in plain passes (over the widest tree of a batch, once that is known); 0
+    where none is run for this plan.
     """
 
     tree: TokenTree

@@ -237,7 +237,7 @@ def build_methods(
         raise ValueError("the method assisted needs a draft model: give its path")
     if draft_model is not None and "assisted" not in names:
         raise ValueError("a draft model is used by the method assisted only: add it")
-    make = _Siblings(wrap)
+    make = Siblings(wrap)
     methods: list[Method] = []
     for name in dict.fromkeys([REFERENCE, *names]):
         entry = known[name]
@@ -250,17 +250,17 @@ def build_methods(
     return methods
 
 
-class _Siblings:
+class Siblings:
     """Makes engines that share what was found out about the model, but nothing of its texts."""
 
     def __init__(self, wrap: Wrap) -> None:
         self._wrap = wrap
-        self._first: Any = None
+        self._first: dict[bool, Any] = {}  # by whether passes may be prepacked
 
     def __call__(self, config: Config) -> Any:
-        if self._first is None:
-            self._first = self._wrap(Config())
-        return self._first.sibling(config)
+        if config.prepack not in self._first:
+            self._first[config.prepack] = self._wrap(Config(prepack=config.prepack))
+        return self._first[config.prepack].sibling(config)
 
 
 def _peer(name: str, model: Any, draft_model: Any) -> Method:
