@@ -136,9 +136,10 @@ class Config:
 
     ``prepack`` lets CPU passes use linear layers with weights packed once for the processor, in
     a copy that shares everything else with the model: about one more copy of the weights in
-    memory. ``static_passes`` runs passes of one row in fixed shapes, replayed as CUDA graphs on a
-    GPU (None: on a GPU only). ``remember_cost`` keeps measured pass costs in the user's cache
-    folder.
+    memory. ``compiled`` runs fp32 passes of that copy on kernels that the machine's C++ compiler
+    makes once; without a compiler they run on oneDNN. ``static_passes`` runs passes of one row in
+    fixed shapes, replayed as CUDA graphs on a GPU (None: on a GPU only). ``remember_cost`` keeps
+    measured pass costs in the user's cache folder.
     """
 
     jacobi: JacobiConfig = field(default_factory=JacobiConfig)
@@ -147,6 +148,7 @@ class Config:
     recycling: RecyclingConfig = field(default_factory=RecyclingConfig)
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     prepack: bool = True
+    compiled: bool = True
     static_passes: bool | None = None
     remember_cost: bool = True
 

@@ -54,7 +54,7 @@ def fit(model: Any, config: Config) -> Fit:
     """Try the kinds of passes that ``config`` allows, the cheapest first."""
     on_gpu = model.device.type == "cuda" and getattr(model, "hf_device_map", None) is None
     wanted = on_gpu if config.static_passes is None else config.static_passes
-    passes = Passes(model, copied=config.prepack)
+    passes = Passes(model, copied=config.prepack, compiled=config.compiled)
     found = _with_static_passes(model, passes) if wanted else None
     found = found or Fit(model, passes, None, _best_kind(model, passes))
     found.remembers = config.remember_cost

@@ -75,7 +75,7 @@ class LeanLayer(nn.Module):
     def __init__(self, layer: Any, attend: Callable[..., Any], rotation: Rotation) -> None:
         super().__init__()
         attention = layer.self_attn
-        self.self_attn, self.mlp = attention, layer.mlp
+        self.self_attn = attention
         self._attend, self._rotation = attend, rotation
         self._size, self._index = attention.head_dim, attention.layer_idx
         self._heads = attention.q_proj.out_features // self._size
@@ -98,28 +98,54 @@ class LeanLayer(nn.Module):
     ) -> Tensor:
         """``hidden_states`` [batch, n, hidden] -> the same shape."""
         assert position_embeddings is not None
-        batch, n, _ = hidden_states.shape
         kwargs.pop("use_cache", None)
+        qkv = self._project(hidden_states)
+        mixed = self._attended(qkv, position_embeddings, attention_mask, **kwargs)
+        return self._feed_forward(self._mix(mixed, hidden_states))
+
+    def _attended(
+        self,
+        qkv: Tensor,
+        embeddings: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """``qkv`` [batch, n, all heads * d] -> attention's [batch, n, heads * d]."""
+        batch, n, _ = qkv.shape
         cache = kwargs.pop(CACHE_NAME, None)
-        qkv = self._qkv(normalise(hidden_states, *self._norm))
         qkv = qkv.view(batch, n, -1, self._size)
         turned = self._heads + self._key_heads
-        qk = qkv[:, :, :turned]
-        for norm, part in self._head_norms:
-            qk[:, :, part] = normalise(qk[:, :, part], *norm)
-        qk = rotate(qk, self._rotation.factors(position_embeddings))
+        qk = rotate(self._normed(qkv)[:, :, :turned], self._rotation.factors(embeddings))
         q, k = qk[:, :, : self._heads].transpose(1, 2), qk[:, :, self._heads :].transpose(1, 2)
         v = qkv[:, :, turned:].transpose(1, 2)
         if cache is not None:
             k, v = cache.update(k, v, self._index)
-        mixed, _ = self._attend(self.self_attn, q, k, v, attention_mask, **self._features, **kwargs)
-        out: Tensor = self._out(mixed.reshape(batch, n, -1)).add_(hidden_states)
-        if n <= _BLOCK:
-            return self._feed_forward(out)
-        # A prompt's inner activations in one piece would be as large as they are new to the caches.
-        return torch.cat([self._feed_forward(block) for block in out.split(_BLOCK, 1)], 1)
+        mixed: Tensor
+        mixed, _ = self._attend(self.self_attn, q, k, v, mask, **self._features, **kwargs)
+        return mixed.reshape(batch, n, -1)
+
+    def _normed(self, qkv: Tensor) -> Tensor:
+        """Queries and keys normalised by head, in place, where the family does so."""
+        for norm, part in self._head_norms:
+            qkv[:, :, part] = normalise(qkv[:, :, part], *norm)
+        return qkv
+
+    def _project(self, x: Tensor) -> Tensor:
+        """Queries, keys and values of all heads, side by side."""
+        made: Tensor = self._qkv(normalise(x, *self._norm))
+        return made
+
+    def _mix(self, mixed: Tensor, residual: Tensor) -> Tensor:
+        made: Tensor = self._out(mixed).add_(residual)
+        return made
 
     def _feed_forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] <= _BLOCK:
+            return self._feed_forward_block(x)
+        # A prompt's inner activations in one piece would be as large as they are new to the caches.
+        return torch.cat([self._feed_forward_block(block) for block in x.split(_BLOCK, 1)], 1)
+
+    def _feed_forward_block(self, x: Tensor) -> Tensor:
         gate_up = self._gate_up(normalise(x, *self._norm_after))
         inner = self._act(gate_up[..., : self._inner]) * gate_up[..., self._inner :]
         result: Tensor = self._down(inner).add_(x)
@@ -140,7 +166,8 @@ def _head_norms(attention: Any) -> list[tuple[tuple[Tensor, float], slice]]:
     if not hasattr(attention, "q_norm"):
         return []
     heads = attention.q_proj.out_features // attention.head_dim
-    parts = ((attention.q_norm, slice(0, heads)), (attention.k_norm, slice(heads, None)))
+    turned = heads + attention.k_proj.out_features // attention.head_dim
+    parts = ((attention.q_norm, slice(0, heads)), (attention.k_norm, slice(heads, turned)))
     return [((norm.weight, norm.variance_epsilon), part) for norm, part in parts]
 
 
@@ -184,8 +211,8 @@ def _replaceable(layer: Any) -> bool:
     return all(joined(group) for group in groups)
 
 
-def make_lean(model: Any) -> int:
-    """Replace decoder layers of a packed copy; return how many.
+def make_lean(model: Any, make: Callable[..., LeanLayer] = LeanLayer) -> int:
+    """Replace decoder layers of a packed copy by what ``make`` makes of them; return how many.
 
     To be called last: a layer keeps the attention function that is configured now.
     """
@@ -198,6 +225,6 @@ def make_lean(model: Any) -> int:
             continue
         for index, layer in enumerate(module):
             if _replaceable(layer):
-                module[index] = LeanLayer(layer, attend, rotation)
+                module[index] = make(layer, attend, rotation)
                 count += 1
     return count

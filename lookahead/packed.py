@@ -1,10 +1,11 @@
 """Cheaper linear layers for passes of few rows on a CPU, put into a shared copy of a model.
 
-1. Prepacked: a layer holds its weight once more in the blocked layout of oneDNN, which PyTorch
-   otherwise makes anew on every call; for 2 to 64 rows that is most of the time.
+1. Prepacked: a layer holds its weight once more, in panels for the compiled kernels (fp32, where
+   there are any) or in the blocked layout of oneDNN, which PyTorch otherwise makes anew on every
+   call; for 2 to 64 rows that is most of the time.
 2. Joint: siblings that read the same input (queries, keys and values; gate and up) are one matrix.
 3. Padded: kernels work on blocks of rows, and one row can take longer than four. Where that was
-   measured, shorter inputs are padded.
+   measured with oneDNN, shorter inputs are padded.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from lookahead.native.build import Kernels
+from lookahead.native.matrix import NativeMatrix
 
 # Siblings that are given the same input, by the names that models use for them.
 _JOINED = (
@@ -76,16 +80,19 @@ class PackedLinear(nn.Module):
 class JointMatrix(nn.Module):
     """Linear layers over the same input as one matrix."""
 
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], kernels: Kernels | None = None) -> None:
         super().__init__()
         self.count = len(linears)
         self._sizes = [linear.out_features for linear in linears]
         weights = [linear.weight.detach() for linear in linears]
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        if len(linears) == 1:
-            self.matrix = PackedMatrix(weights[0], biases[0] if biases else None)
+        weight = weights[0] if self.count == 1 else torch.cat(weights)
+        bias = None if not biases else biases[0] if self.count == 1 else torch.cat(biases)
+        self.matrix: PackedMatrix | NativeMatrix
+        if kernels is not None and weight.dtype == torch.float32:
+            self.matrix = NativeMatrix(kernels, weight, bias)
         else:
-            self.matrix = PackedMatrix(torch.cat(weights), torch.cat(biases) if biases else None)
+            self.matrix = PackedMatrix(weight, bias)
         self._last: tuple[Tensor, Sequence[Tensor]] | None = None
 
     def forward(self, x: Tensor, index: int) -> Tensor:
@@ -112,10 +119,12 @@ def joined(layers: Sequence[Any]) -> bool:
     )
 
 
-def can_pack(linear: nn.Module) -> bool:
+def can_pack(linear: nn.Module, kernels: Kernels | None = None) -> bool:
     """Whether a layer can be replaced by a ``PackedLinear``."""
     if type(linear) is not nn.Linear or linear.weight.device.type != "cpu":
         return False
+    if kernels is not None and can_compile(linear):
+        return True
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
     if linear.weight.dtype == torch.bfloat16:
@@ -123,15 +132,22 @@ def can_pack(linear: nn.Module) -> bool:
     return linear.weight.dtype == torch.float32
 
 
-def pack_linears(model: nn.Module) -> int:
+def can_compile(linear: nn.Module) -> bool:
+    """Whether the compiled kernels take a layer."""
+    if type(linear) is not nn.Linear or linear.weight.device.type != "cpu":
+        return False
+    return {w.dtype for w in (linear.weight, linear.bias) if w is not None} == {torch.float32}
+
+
+def pack_linears(model: nn.Module, kernels: Kernels | None = None) -> int:
     """Replace the linear layers of a shared copy; return how many."""
     packed: dict[int, PackedLinear] = {}
     for module in list(model.modules()):
         children = module.named_children()
-        linears = {n: c for n, c in children if isinstance(c, nn.Linear) and can_pack(c)}
+        linears = {n: c for n, c in children if isinstance(c, nn.Linear) and can_pack(c, kernels)}
         for group in _siblings(linears):
             if all(id(linear) not in packed for linear in group):
-                joint = JointMatrix(group)
+                joint = JointMatrix(group, kernels)
                 for index, linear in enumerate(group):
                     packed[id(linear)] = PackedLinear(linear, joint, index)
         for name, linear in linears.items():

@@ -2,6 +2,7 @@
 
 What can be gained is tried in order: a copy whose linear layers are prepacked and whose attention
 is ``lookahead.attention``; the same with the attention that the model has; the model as it is.
+Where there are compiled kernels, copies over them come first.
 """
 
 from __future__ import annotations
@@ -9,26 +10,37 @@ from __future__ import annotations
 from typing import Any
 
 from lookahead.attention import hf
-from lookahead.lean import make_lean
-from lookahead.packed import can_pack, pack_linears
+from lookahead.lean import LeanLayer, make_lean
+from lookahead.native.build import Kernels, load_kernels
+from lookahead.native.layer import layer_maker
+from lookahead.packed import can_compile, can_pack, pack_linears
 from lookahead.shared_copy import cannot_copy, shared_copy, weights_version
 
 COPY_WITH_TREE_ATTENTION, COPY, MODEL = "copy with tree attention", "copy", "model"
+COMPILED_WITH_TREE_ATTENTION, COMPILED = f"compiled {COPY_WITH_TREE_ATTENTION}", f"compiled {COPY}"
 
 
 class Passes:
     """Makes the module for a model and keeps it up to date.
 
-    ``kind`` is one of the three kinds above; ``reason`` says why no copy is made, empty where one
-    is; ``packed`` counts prepacked linear layers, ``lean`` replaced decoder layers.
+    ``kind`` is one of the kinds above; ``reason`` says why no copy is made, empty where one is;
+    ``packed`` counts prepacked linear layers, ``lean`` replaced decoder layers; ``kernels`` are the
+    compiled kernels, or why there are none.
     """
 
-    def __init__(self, model: Any, *, copied: bool = True) -> None:
+    def __init__(self, model: Any, *, copied: bool = True, compiled: bool = True) -> None:
         self._model = model
         self._version: Any = None
         self._module: Any = None
         self.packed = self.lean = 0
         self.reason = cannot_copy(model) if copied else "prepacking is switched off"
+        self.kernels: Kernels | str = "compiled kernels are switched off"
+        if self.reason:
+            self.kernels = self.reason
+        elif compiled and not any(can_compile(module) for module in model.modules()):
+            self.kernels = "no linear layer is fp32 on a CPU"
+        elif compiled:
+            self.kernels = load_kernels()
         self.kinds = [MODEL] if self.reason else self._possible()
         self.kind = self.kinds[0]
 
@@ -39,6 +51,10 @@ class Passes:
         plain_attention = self._model.config._attn_implementation in ("sdpa", None)
         if plain_attention and hf.why_unsupported(self._model) is None:
             kinds.insert(0, COPY_WITH_TREE_ATTENTION)
+        if not isinstance(self.kernels, str):
+            kinds.insert(0, COMPILED)
+            if COPY_WITH_TREE_ATTENTION in kinds:
+                kinds.insert(0, COMPILED_WITH_TREE_ATTENTION)
         return kinds
 
     def use(self, kind: str) -> None:
@@ -58,8 +74,10 @@ class Passes:
 
     def _make(self) -> Any:
         made: Any = shared_copy(self._model)
-        self.packed = pack_linears(made)
-        if self.kind == COPY_WITH_TREE_ATTENTION:
+        compiled = self.kind in (COMPILED, COMPILED_WITH_TREE_ATTENTION)
+        kernels = self.kernels if compiled and not isinstance(self.kernels, str) else None
+        self.packed = pack_linears(made, kernels)
+        if self.kind in (COPY_WITH_TREE_ATTENTION, COMPILED_WITH_TREE_ATTENTION):
             made.set_attn_implementation(hf.register())
-        self.lean = make_lean(made)
+        self.lean = make_lean(made, layer_maker(kernels) if kernels is not None else LeanLayer)
         return made.eval()

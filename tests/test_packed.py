@@ -22,6 +22,8 @@ from transformers import (
 from transformers.models.llama import modeling_llama
 
 from lookahead.lean import _BLOCK, LeanLayer
+from lookahead.native.layer import NativeLayer
+from lookahead.native.matrix import NativeMatrix
 from lookahead.packed import JointMatrix, PackedLinear, PackedMatrix, pack_linears
 from lookahead.passes import Passes
 from lookahead.shared_copy import shared_copy
@@ -122,12 +124,15 @@ def test_only_siblings_of_one_input_size_and_kind_are_joined() -> None:
 @pytest.mark.parametrize("config", FAMILY, ids=lambda c: c.model_type)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("compiled", [False, True])
 def test_lean_layers_compute_what_the_models_own_layers_compute(
-    config: PreTrainedConfig, dtype: torch.dtype, rows: int
+    config: PreTrainedConfig, dtype: torch.dtype, rows: int, compiled: bool
 ) -> None:
     model = tiny(config, dtype)
-    passes = Passes(model)
+    passes = Passes(model, compiled=compiled)
     copy = passes.module()
+    if compiled and isinstance(passes.kernels, str):
+        pytest.skip(passes.kernels)
     if not passes.packed:
         pytest.skip(f"linear layers in {dtype} cannot be packed on this processor")
     assert passes.lean == SIZES["num_hidden_layers"]
@@ -148,13 +153,27 @@ def test_lean_layers_compute_what_the_models_own_layers_compute(
     )
 
 
-def test_lean_layers_read_a_prompt_longer_than_a_block_like_the_model() -> None:
+def test_compiled_layers_need_a_silu_without_biases_and_weights_of_one_kind() -> None:
+    passes = Passes(tiny(FAMILY[0]))
+    if isinstance(passes.kernels, str):
+        pytest.skip(passes.kernels)
+
+    def compiled(model: Any) -> int:
+        return sum(isinstance(m, NativeLayer) for m in Passes(model).module().modules())
+
+    assert compiled(tiny(FAMILY[0])) == 3
+    assert compiled(tiny(LlamaConfig(**SIZES, mlp_bias=True))) == 0
+    assert compiled(tiny(LlamaConfig(**SIZES, hidden_act="gelu"))) == 0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_lean_layers_read_a_prompt_longer_than_a_block_like_the_model(compiled: bool) -> None:
     model = tiny(FAMILY[0].__class__(**{**SIZES, "max_position_embeddings": 1024}))
     ids = torch.randint(0, 97, (2, 2 * _BLOCK + 5))
     with torch.no_grad():
         expected = model(ids).logits
         torch.testing.assert_close(
-            Passes(model).module()(ids).logits, expected, rtol=1e-3, atol=1e-3
+            Passes(model, compiled=compiled).module()(ids).logits, expected, rtol=1e-3, atol=1e-3
         )
 
 
@@ -169,9 +188,11 @@ def test_a_copy_with_lean_layers_leaves_the_model_as_it_was() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_a_dropped_copy_frees_its_packed_weights_at_once() -> None:
-    passes = Passes(tiny(FAMILY[0]))
-    alive = [weakref.ref(m) for m in passes.module().modules() if isinstance(m, PackedMatrix)]
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_dropped_copy_frees_its_packed_weights_at_once(compiled: bool) -> None:
+    passes = Passes(tiny(FAMILY[0]), compiled=compiled)
+    kinds = (PackedMatrix, NativeMatrix)
+    alive = [weakref.ref(m) for m in passes.module().modules() if isinstance(m, kinds)]
     gc.disable()
     try:
         passes.use(passes.kind)

@@ -49,6 +49,7 @@ HELP = {
     "planner.max_nodes": "Most guesses in a pass.",
     "planner.fixed_nodes": "This many guesses in a pass, whatever they cost.",
     "prepack": "Pack weights for the CPU, in one more copy of them.",
+    "compiled": "Run fp32 CPU passes on kernels that the machine's C++ compiler makes once.",
     "static_passes": "Passes of fixed shapes, CUDA graphs on a GPU.",
     "remember_cost": "Keep measured costs of passes in the user's cache folder.",
 }

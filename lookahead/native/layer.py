@@ -1,0 +1,90 @@
+"""Lean decoder layers over the compiled kernels: four calls instead of some twenty operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from lookahead.kv_cache import CACHE_NAME
+from lookahead.lean import LeanLayer, Rotation
+
+from .attention import attend, fits, geometry
+from .build import Kernels
+from .matrix import NativeMatrix, Norm
+
+
+class NativeLayer(LeanLayer):
+    """A lean layer whose products take normalisation, activation and residuals with them."""
+
+    def __init__(
+        self, layer: Any, attend: Callable[..., Any], rotation: Rotation, kernels: Kernels
+    ) -> None:
+        super().__init__(layer, attend, rotation)
+        mlp = layer.mlp
+        self._gate_up = NativeMatrix(
+            kernels, mlp.gate_proj.weight.detach(), up=mlp.up_proj.weight.detach()
+        )
+        self._kernels = kernels
+        self._norms = Norm(*self._norm), Norm(*self._norm_after)
+
+    def _project(self, x: Tensor) -> Tensor:
+        made: Tensor = self._qkv(x, self._norms[0])
+        return made
+
+    def _attended(
+        self, qkv: Tensor, embeddings: tuple[Tensor, Tensor], mask: Tensor | None, **kwargs: Any
+    ) -> Tensor:
+        batch, n, _ = qkv.shape
+        cache: Any = kwargs.get(CACHE_NAME)
+        context = kwargs.get("tree_context")
+        window = self._features.get("sliding_window")
+        where = geometry(cache, batch, n, mask, context, window)
+        if where is not None:
+            heads = qkv.view(batch, n, -1, self._size)
+            keys, values = cache.layers[self._index].keys, cache.layers[self._index].values
+            if fits(heads, embeddings, keys, values):
+                scale = self._features["scaling"]
+                mixed = attend(
+                    self._kernels, self._normed(heads), embeddings, keys, values, where,
+                    self._heads, scale,
+                )  # fmt: skip
+                return mixed.view(batch, n, -1)
+        return super()._attended(qkv, embeddings, mask, **kwargs)
+
+    def _mix(self, mixed: Tensor, residual: Tensor) -> Tensor:
+        made: Tensor = self._out(mixed, None, residual)
+        return made
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self._down(self._gate_up(x, self._norms[1]), None, x)
+        return made
+
+
+def layer_maker(kernels: Kernels) -> Callable[..., LeanLayer]:
+    """Makes a native layer where a decoder layer allows it, else a lean one."""
+
+    def make(layer: Any, attend: Callable[..., Any], rotation: Rotation) -> LeanLayer:
+        if _suits(layer):
+            return NativeLayer(layer, attend, rotation, kernels)
+        return LeanLayer(layer, attend, rotation)
+
+    return make
+
+
+def _suits(layer: Any) -> bool:
+    """fp32 throughout, gated by SiLU without biases, as the kernels have it."""
+    mlp = layer.mlp
+    weights = [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
+    plain = mlp.gate_proj.bias is None and mlp.up_proj.bias is None
+    return (
+        plain
+        and type(mlp.act_fn) in (nn.SiLU, type(ACT2FN["silu"]))
+        and all(w.dtype == torch.float32 and w.is_contiguous() for w in weights)
+        and isinstance(mlp.down_proj.joint.matrix, NativeMatrix)
+        and isinstance(layer.self_attn.o_proj.joint.matrix, NativeMatrix)
+        and isinstance(layer.self_attn.q_proj.joint.matrix, NativeMatrix)
+    )

@@ -1,0 +1,93 @@
+// Linear layers over weights packed into panels, with what usually surrounds them.
+#pragma once
+#include <cmath>
+#include <omp.h>
+#include <vector>
+
+#include "tile.h"
+
+namespace lookahead {
+
+constexpr int64_t kCacheFloats = 1 << 16;  // of the inputs that stay near a core
+constexpr int kFewRows = 3;  // with fewer, the processor's own prefetching does better
+
+static inline int64_t panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
+
+// RMS normalisation of one row, as in Llama: x / sqrt(mean(x^2) + eps) * weight.
+static inline void normalise(const float* x, const float* weight, float eps, int64_t size,
+                             float* out) {
+  float sum = 0;
+  int64_t k = 0;
+  Vec squares = {};
+  for (; k + kLanes <= size; k += kLanes) squares += load(x + k) * load(x + k);
+  for (int i = 0; i < kLanes; i++) sum += squares[i];
+  for (; k < size; k++) sum += x[k] * x[k];
+  const float scale = 1.0f / std::sqrt(sum / size + eps);
+  for (k = 0; k < size; k++) out[k] = x[k] * scale * weight[k];
+}
+
+struct Linear {
+  const float* x;         // [rows, inner]
+  const float* weight;    // packed
+  const float* bias;      // [outer] or null
+  const float* residual;  // [rows, outer], added to the result, or null; may be y
+  float* y;               // [rows, outer]; gated: [rows, outer / 2]
+  int64_t rows, inner, outer;
+  bool gated;             // a panel holds gate columns, then the up columns of the same outputs
+
+  // Rows first .. first + Count of panel `panel`.
+  template <int Rows>
+  void block(int64_t first, int64_t panel, Ahead ahead) const {
+    Vec total[Rows][kVectors];
+    tile<Rows>(x + first * inner, inner, weight + panel * inner * kPanel, kPanel, inner, ahead,
+               total);
+    const int64_t width = gated ? outer / 2 : outer;
+    const int64_t begin = panel * (gated ? kLanes : kPanel);
+    const int vectors = gated ? 1 : kVectors;
+    for (int m = 0; m < Rows; m++) {
+      if (gated) {
+        const Vec gate = total[m][0];
+        total[m][0] = gate / (1.0f + exponential(-gate)) * total[m][1];
+      }
+      float* row = y + (first + m) * width + begin;
+      const float* rest = residual ? residual + (first + m) * width + begin : nullptr;
+      for (int v = 0; v < vectors; v++)
+        finish(total[m][v], row + v * kLanes, rest ? rest + v * kLanes : nullptr,
+               bias ? bias + begin + v * kLanes : nullptr, width - begin - v * kLanes);
+    }
+  }
+
+  static void finish(Vec value, float* to, const float* rest, const float* shift, int64_t left) {
+    if (left >= kLanes) {
+      if (shift) value += load(shift);
+      if (rest) value += load(rest);
+      store(to, value);
+      return;
+    }
+    for (int i = 0; i < left; i++) to[i] = value[i] + (shift ? shift[i] : 0) + (rest ? rest[i] : 0);
+  }
+
+  // The share of one thread: a range of panels. Rows go by in chunks that stay in its cache; the
+  // next panel of the weight is asked for while one is worked on.
+  void work(int thread, int threads) const {
+    const int64_t count = panels(outer), low = count * thread / threads,
+                  high = count * (thread + 1) / threads, bytes = inner * kPanel * 4;
+    const int64_t chunk = std::max<int64_t>(kCacheFloats / inner / kMaxRows, 1) * kMaxRows;
+    for (int64_t start = 0; start < rows; start += chunk) {
+      const int64_t size = std::min(chunk, rows - start);
+      const int64_t blocks = (size + kMaxRows - 1) / kMaxRows;
+      const int64_t step = rows < kFewRows ? 0 : bytes / blocks / inner;
+      for (int64_t panel = low; panel < high; panel++) {
+        const char* next = reinterpret_cast<const char*>(weight) + (panel + 1) * bytes;
+        for_blocks(size, [&](int64_t first, int64_t some) {
+          with_rows(some, [&](auto n) {
+            block<decltype(n)::value>(start + first, panel, {next, step});
+          });
+          next += step * inner;
+        });
+      }
+    }
+  }
+};
+
+}  // namespace lookahead

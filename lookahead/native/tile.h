@@ -1,0 +1,114 @@
+// The inner loop of every product here: a few rows times a panel of columns, held in registers.
+#pragma once
+#include <cstdint>
+
+namespace lookahead {
+
+// Floats per vector register, and the rows of the largest tile that the registers hold.
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kMaxRows = 12;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8, kMaxRows = 6;
+#else
+constexpr int kLanes = 4, kMaxRows = 8;
+#endif
+constexpr int kVectors = 2;                   // vectors side by side in a panel
+constexpr int kPanel = kLanes * kVectors;     // columns of a panel
+constexpr int64_t kDepth = 256;               // products added up before they join the total
+
+typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef int32_t Int __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+
+static inline Vec load(const float* from) { return *reinterpret_cast<const Vec*>(from); }
+static inline void store(float* to, Vec value) { *reinterpret_cast<Vec*>(to) = value; }
+
+// Keeps the compiler from reading the value from memory again at every use.
+static inline Vec in_register(Vec value) {
+#if defined(__x86_64__)
+  asm("" : "+v"(value));
+#endif
+  return value;
+}
+
+// Memory to be asked for while a tile computes: `step` bytes further with every level of depth.
+struct Ahead {
+  const char* at;
+  int64_t step;
+};
+
+// total[m] = sum over k of x[m * x_stride + k] * w[k * w_stride + 0 .. kPanel - 1].
+// The order of the sum does not depend on the number of rows.
+template <int Rows>
+static inline void tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride,
+                        int64_t depth, Ahead ahead, Vec (&total)[Rows][kVectors]) {
+  for (int m = 0; m < Rows; m++)
+    for (int v = 0; v < kVectors; v++) total[m][v] = Vec{};
+  for (int64_t begin = 0; begin < depth; begin += kDepth) {
+    const int64_t end = begin + kDepth < depth ? begin + kDepth : depth;
+    Vec part[Rows][kVectors] = {};
+    for (int64_t k = begin; k < end; k++) {
+      if (ahead.step) {
+        __builtin_prefetch(ahead.at, 0, 2);
+        if (kPanel * 4 > 64 && ahead.step > 64) __builtin_prefetch(ahead.at + 64, 0, 2);
+        ahead.at += ahead.step;
+      }
+      Vec column[kVectors];
+      for (int v = 0; v < kVectors; v++) column[v] = in_register(load(w + k * w_stride + v * kLanes));
+      for (int m = 0; m < Rows; m++) {
+        const float factor = x[m * x_stride + k];
+        for (int v = 0; v < kVectors; v++) part[m][v] += factor * column[v];
+      }
+    }
+    for (int m = 0; m < Rows; m++)
+      for (int v = 0; v < kVectors; v++) total[m][v] += part[m][v];
+  }
+}
+
+// A number of rows known to the compiler.
+template <int Rows>
+struct Count {
+  static constexpr int value = Rows;
+};
+
+// Calls body(Count<rows>) for a number of rows from 1 to kMaxRows.
+template <int Rows = kMaxRows, class Body>
+static inline void with_rows(int64_t rows, Body&& body) {
+  if constexpr (Rows == 1) {
+    body(Count<1>());
+  } else if (rows == Rows) {
+    body(Count<Rows>());
+  } else {
+    with_rows<Rows - 1>(rows, body);
+  }
+}
+
+// Calls body(first, rows) for the blocks of nearly equal size into which `rows` rows are cut.
+template <class Body>
+static inline void for_blocks(int64_t rows, Body&& body) {
+  const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
+  for (int64_t b = 0; b < blocks; b++) {
+    const int64_t first = rows * b / blocks;
+    body(first, rows * (b + 1) / blocks - first);
+  }
+}
+
+// e^x to about two units in the last place, for x from -87 to 88 and clamped to that.
+static inline Vec exponential(Vec x) {
+  const Vec low = Vec{} - 87.0f, high = Vec{} + 88.0f;
+  x = x < low ? low : x;
+  x = x > high ? high : x;
+  const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec whole = (x * 1.44269504f + shift) - shift;
+  const Vec r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Vec series = Vec{} + 1.9875691500e-4f;  // polynomial of Cephes' expf
+  series = series * r + 1.3981999507e-3f;
+  series = series * r + 8.3334519073e-3f;
+  series = series * r + 4.1665795894e-2f;
+  series = series * r + 1.6666665459e-1f;
+  series = series * r + 5.0000001201e-1f;
+  series = (series * r) * r + r + 1.0f;
+  const Int exponent = (__builtin_convertvector(whole, Int) + 127) << 23;
+  return series * reinterpret_cast<const Vec&>(exponent);
+}
+
+}  // namespace lookahead
