@@ -14,6 +14,7 @@ from lookahead.drafting import Drafter
 from lookahead.emission import Emitter, nan_message
 from lookahead.memory import Memory
 from lookahead.model import Prompt, Target
+from lookahead.native.build import Kernels
 from lookahead.picking import Picker
 from lookahead.planner import Plan
 from lookahead.readout import read_nodes
@@ -37,10 +38,11 @@ class Call:
     def __init__(
         self, target: Target, memory: Memory, emitter: Emitter, input_ids: Tensor,
         model_kwargs: dict[str, Any], config: Any, streamer: Any, *, chain: bool, in_step: bool,
+        kernels: Kernels | None = None,
     ) -> None:  # fmt: skip
         self._target, self._memory, self.emitter = target, memory, emitter
         self._input_ids, self._model_kwargs, self._config = input_ids, model_kwargs, config
-        self._streamer, self._chain = streamer, chain
+        self._streamer, self._chain, self._kernels = streamer, chain, kernels
         self._in_step = in_step and input_ids.shape[0] > 1
         pad = config._pad_token_tensor
         self._pad = int(pad) if pad is not None else 0
@@ -192,7 +194,7 @@ class Call:
             for i, row in enumerate(rows):
                 nodes = len(row.plan.tree)
                 picks[i, :nodes] = self._picker.guess(row, logits[i, :nodes])
-        seen = read_nodes(logits, picks, self._top)
+        seen = read_nodes(logits, picks, self._top, self._kernels)
         for i, row in enumerate(rows):
             row.picks, row.broken = seen.picks[i], seen.broken[i]
             row.top = (seen.tokens[i], seen.probs[i]) if self._top else ((), ())

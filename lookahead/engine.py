@@ -240,6 +240,7 @@ class Engine:
             config,
             streamer,
             chain=chain,
+            kernels=self.fitted.passes.used_kernels,
             in_step=not emitter.row_independent or returns_cache or streamer is not None,
         )
         if streamer is not None:

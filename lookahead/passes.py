@@ -57,6 +57,12 @@ class Passes:
                 kinds.insert(0, COMPILED_WITH_TREE_ATTENTION)
         return kinds
 
+    @property
+    def used_kernels(self) -> Kernels | None:
+        """The compiled kernels, where passes of this kind run on them."""
+        compiled = self.kind in (COMPILED, COMPILED_WITH_TREE_ATTENTION)
+        return self.kernels if compiled and not isinstance(self.kernels, str) else None
+
     def use(self, kind: str) -> None:
         """Run passes on this kind of module from now on."""
         self.kind = kind
@@ -74,8 +80,7 @@ class Passes:
 
     def _make(self) -> Any:
         made: Any = shared_copy(self._model)
-        compiled = self.kind in (COMPILED, COMPILED_WITH_TREE_ATTENTION)
-        kernels = self.kernels if compiled and not isinstance(self.kernels, str) else None
+        kernels = self.used_kernels
         self.packed = pack_linears(made, kernels)
         if self.kind in (COPY_WITH_TREE_ATTENTION, COMPILED_WITH_TREE_ATTENTION):
             made.set_attn_implementation(hf.register())

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lookahead.native.build import Kernels
+from lookahead.native.top import likeliest, takes
 from lookahead.sampling import top_tokens
 
 
@@ -24,9 +26,13 @@ class Readout:
     broken: list[list[bool]]
 
 
-def read_nodes(logits: Tensor, picks: Tensor | None, k: int) -> Readout:
+def read_nodes(
+    logits: Tensor, picks: Tensor | None, k: int, kernels: Kernels | None = None
+) -> Readout:
     """Read ``logits`` [rows, nodes, vocabulary]; ``picks`` [rows, nodes], None for the argmax."""
     k = min(k, logits.shape[-1])
+    if kernels is not None and takes(logits):
+        return _read_compiled(kernels, logits, picks, k)
     on_cpu = logits.device.type == "cpu"
     tokens = probs = None
     if k:
@@ -47,4 +53,15 @@ def read_nodes(logits: Tensor, picks: Tensor | None, k: int) -> Readout:
         ids[..., 1:].tolist(),
         host[..., 2 + k :].tolist(),
         np.isnan(host[..., 1]).tolist(),
+    )
+
+
+def _read_compiled(kernels: Kernels, logits: Tensor, picks: Tensor | None, k: int) -> Readout:
+    found = likeliest(kernels, logits, max(k, 1))
+    picked = found.tokens[..., 0] if picks is None else picks.numpy()
+    return Readout(
+        picked.tolist(),
+        found.tokens[..., :k].tolist(),
+        found.chances[..., :k].tolist(),
+        np.isnan(found.logits[..., 0]).tolist(),
     )

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "linear.h"
 #include "rotary.h"
+#include "top.h"
 
 using namespace lookahead;
 
@@ -77,6 +78,12 @@ void lookahead_attention(float* qkv, const float* cos, const float* sin, int64_t
                 row_stride, head_stride, slot_stride, starts, lengths, mask, masks, out, batch,
                 heads, key_heads, nodes, size, scale}
       .run(threads);
+}
+
+// The k likeliest of each row of logits [rows, size]; see Top.
+void lookahead_top(const float* logits, int64_t rows, int64_t size, int64_t k, int64_t* tokens,
+                   float* values, float* chances, int threads) {
+  Top{logits, rows, size, k, tokens, values, chances}.run(threads);
 }
 
 }  // extern "C"
