@@ -120,9 +120,15 @@ class LeanLayer(nn.Module):
         v = qkv[:, :, turned:].transpose(1, 2)
         if cache is not None:
             k, v = cache.update(k, v, self._index)
+        return self._attention(q, k, v, mask, **kwargs).reshape(batch, n, -1)
+
+    def _attention(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
+    ) -> Tensor:
+        """q [batch, heads, n, d], k and v [batch, key heads, keys, d] -> [batch, n, heads, d]."""
         mixed: Tensor
         mixed, _ = self._attend(self.self_attn, q, k, v, mask, **self._features, **kwargs)
-        return mixed.reshape(batch, n, -1)
+        return mixed
 
     def _normed(self, qkv: Tensor) -> Tensor:
         """Queries and keys normalised by head, in place, where the family does so."""

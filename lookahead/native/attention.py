@@ -87,3 +87,34 @@ def fits(qkv: Tensor, embeddings: tuple[Tensor, Tensor], keys: Tensor, values: T
         and qkv.is_contiguous()
         and all(x.shape[-2:] == (qkv.shape[1], qkv.shape[3]) for x in embeddings)
     )
+
+
+def causal(kernels: Kernels, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Attention of a prompt over itself, node i over nodes 0 to i.
+
+    ``q`` [batch, heads, n, d], ``k`` and ``v`` [batch, key heads, n, d], fp32 on a CPU, any strides
+    with a contiguous last dimension. Returns [batch, n, heads, d].
+    """
+    batch, heads, nodes, size = q.shape
+    out = q.new_empty(batch, nodes, heads, size)
+    strides = [np.array(x.stride(), dtype=np.int64) for x in (q, k, v)]
+    places = [
+        x for t, s in zip((q, k, v), strides, strict=True) for x in (t.data_ptr(), s.ctypes.data)
+    ]
+    kernels.causal(
+        *places, out.data_ptr(), batch, nodes, heads, k.shape[1], size, scale,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def is_prompt(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int | None) -> bool:
+    """Whether ``causal`` is what is asked for: no mask, no earlier keys, no window that hides."""
+    nodes = q.shape[2]
+    return (
+        mask is None
+        and nodes > 1
+        and k.shape == v.shape == (*k.shape[:2], nodes, q.shape[3])
+        and (window is None or nodes <= window)
+        and all(x.dtype == torch.float32 and x.stride(3) == 1 for x in (q, k, v))
+    )

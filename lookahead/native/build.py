@@ -38,6 +38,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "lookahead_attention": (
         _P, _P, _P, _I, _P, _P, _I, _I, _I, _P, _P, _P, _I, _P, _I, _I, _I, _I, _I, _F, _C,
     ),
+    "lookahead_causal": (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _F, _C),
     "lookahead_top": (_P, _I, _I, _I, _P, _P, _P, _C),
 }  # fmt: skip
 
@@ -49,6 +50,7 @@ class Kernels:
     pack: Any
     linear: Any
     attention: Any
+    causal: Any
     top: Any
     panel: int
 
@@ -139,6 +141,7 @@ def _load(library: Path) -> Kernels:
         loaded.lookahead_pack,
         loaded.lookahead_linear,
         loaded.lookahead_attention,
+        loaded.lookahead_causal,
         loaded.lookahead_top,
         loaded.lookahead_panel(),
     )

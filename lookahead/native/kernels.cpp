@@ -80,6 +80,30 @@ void lookahead_attention(float* qkv, const float* cos, const float* sin, int64_t
       .run(threads);
 }
 
+// Causal attention of a prompt over itself: the nodes see those before them. q [batch, heads,
+// nodes, size], k and v [batch, key_heads, nodes, size], with strides; out [batch, nodes, heads,
+// size]. In blocks of nodes, each a chain behind the nodes before it.
+void lookahead_causal(const float* q, const int64_t* q_strides, const float* k,
+                      const int64_t* k_strides, const float* v, const int64_t* v_strides,
+                      float* out, int64_t batch, int64_t nodes, int64_t heads, int64_t key_heads,
+                      int64_t size, float scale, int threads) {
+  constexpr int64_t kBlock = 64;
+  const std::vector<int64_t> starts(batch, 0);
+  for (int64_t first = 0; first < nodes; first += kBlock) {
+    const int64_t some = std::min(kBlock, nodes - first);
+    std::vector<uint8_t> sees(some * some);
+    for (int64_t i = 0; i < some; i++) std::fill_n(&sees[i * some], i + 1, 1);
+    const std::vector<int64_t> lengths(batch, first);
+    for (int64_t b = 0; b < batch; b++)  // a row's result is in one piece only within the row
+      TreeAttention{q + b * q_strides[0] + first * q_strides[2], q_strides[0], q_strides[1],
+                    q_strides[2], k + b * k_strides[0], k_strides[0], k_strides[1], k_strides[2],
+                    v + b * v_strides[0], v_strides[0], v_strides[1], v_strides[2], &starts[b],
+                    &lengths[b], sees.data(), 1, out + (b * nodes + first) * heads * size, 1, heads,
+                    key_heads, some, size, scale}
+          .run(threads);
+  }
+}
+
 // The k likeliest of each row of logits [rows, size]; see Top.
 void lookahead_top(const float* logits, int64_t rows, int64_t size, int64_t k, int64_t* tokens,
                    float* values, float* chances, int threads) {

@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from lookahead.kv_cache import CACHE_NAME
 from lookahead.lean import LeanLayer, Rotation
 
-from .attention import attend, fits, geometry
+from .attention import attend, causal, fits, geometry, is_prompt
 from .build import Kernels
 from .matrix import NativeMatrix, Norm
 
@@ -54,6 +54,15 @@ class NativeLayer(LeanLayer):
                 )  # fmt: skip
                 return mixed.view(batch, n, -1)
         return super()._attended(qkv, embeddings, mask, **kwargs)
+
+    def _attention(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
+    ) -> Tensor:
+        window = self._features.get("sliding_window")
+        usual = kwargs.get("tree_context") is not None or kwargs.get("is_causal") is False
+        if usual or not is_prompt(q, k, v, mask, window):
+            return super()._attention(q, k, v, mask, **kwargs)
+        return causal(self._kernels, q, k, v, self._features["scaling"])
 
     def _mix(self, mixed: Tensor, residual: Tensor) -> Tensor:
         made: Tensor = self._out(mixed, None, residual)

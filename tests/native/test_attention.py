@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from lookahead.lean import rotate
-from lookahead.native.attention import Geometry, attend
+from lookahead.native.attention import Geometry, attend, causal, is_prompt
 from tests.native.kernels import kernels_or_skip
 
 
@@ -91,6 +92,37 @@ def test_attention_is_that_of_pytorch(
     for b in range(batch):
         written[:, 1, b, :, lengths[b] : lengths[b] + nodes] = True
     assert torch.equal(storage[~written], before[~written])
+
+
+@given(
+    batch=st.integers(1, 2),
+    nodes=st.sampled_from([2, 3, 63, 64, 65, 200]),
+    group=st.sampled_from([1, 3]),
+    key_heads=st.integers(1, 2),
+    size=st.sampled_from([8, 24, 64]),
+    seed=st.integers(0, 99),
+)
+def test_a_prompts_attention_is_causal(
+    batch: int, nodes: int, group: int, key_heads: int, size: int, seed: int
+) -> None:
+    kernels = kernels_or_skip()
+    torch.manual_seed(seed)
+    heads = group * key_heads
+    qkv = torch.randn(batch, nodes, heads + 2 * key_heads, size).transpose(1, 2)
+    q, k, v = qkv.split([heads, key_heads, key_heads], 1)
+    assert is_prompt(q, k, v, None, None) and not is_prompt(q, k, v, None, nodes - 1)
+
+    def expected(dtype: torch.dtype) -> Tensor:
+        wide_q, wide_k, wide_v = (x.to(dtype) for x in (q, k, v))
+        made = F.scaled_dot_product_attention(
+            wide_q, wide_k, wide_v, is_causal=True, enable_gqa=True
+        )
+        return made.transpose(1, 2)
+
+    exact = expected(torch.float64)
+    found, usual = causal(kernels, q, k, v, size**-0.5), expected(torch.float32)
+    error, allowed = (float((x.double() - exact).abs().max()) for x in (found, usual))
+    assert error <= 2 * allowed + 2e-6
 
 
 def test_a_node_that_sees_nothing_gets_zeros() -> None:
