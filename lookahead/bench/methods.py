@@ -255,12 +255,14 @@ class Siblings:
 
     def __init__(self, wrap: Wrap) -> None:
         self._wrap = wrap
-        self._first: dict[bool, Any] = {}  # by whether passes may be prepacked
+        self._first: dict[tuple[bool, bool], Any] = {}  # by what chooses the kind of passes
 
     def __call__(self, config: Config) -> Any:
-        if config.prepack not in self._first:
-            self._first[config.prepack] = self._wrap(Config(prepack=config.prepack))
-        return self._first[config.prepack].sibling(config)
+        kind = (config.prepack, config.compiled)
+        if kind not in self._first:
+            prepack, compiled = kind
+            self._first[kind] = self._wrap(Config(prepack=prepack, compiled=compiled))
+        return self._first[kind].sibling(config)
 
 
 def _peer(name: str, model: Any, draft_model: Any) -> Method:

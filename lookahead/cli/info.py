@@ -38,6 +38,7 @@ def info(services: Services, as_json: bool, roofline: bool, **values: Any) -> No
     report = {
         "model": describe_model(loaded),
         "capability": {"mode": str(engine.capability.mode), "reason": engine.capability.reason},
+        "passes": describe_passes(engine.fitted.passes),
         "device": describe_device(loaded.model.device),
         "versions": versions(),
     }
@@ -67,6 +68,15 @@ def describe_model(loaded: LoadedModel) -> dict[str, Any]:
         "context": getattr(text, "max_position_embeddings", None),
         "vocabulary": getattr(text, "vocab_size", None),
         "chat template": bool(loaded.tokenizer.chat_template),
+    }
+
+
+def describe_passes(passes: Any) -> dict[str, Any]:
+    """What runs the engine's passes, and why not on compiled kernels where it does not."""
+    reason = passes.kernels if isinstance(passes.kernels, str) else "the model failed its check"
+    return {
+        "module": passes.kind,
+        "no compiled kernels": "" if passes.used_kernels is not None else reason,
     }
 
 

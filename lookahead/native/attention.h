@@ -15,10 +15,10 @@
 
 namespace lookahead {
 
-constexpr int64_t kChunk = 128;   // slots whose scores are held at a time
-constexpr int64_t kAhead = 32;    // slots by which keys are asked for ahead of their use
-constexpr int64_t kTerms = 32;   // products added up before they join the total: rounds less
-constexpr int kWidest = 3;        // vectors of query rows that a tile of scores holds at most
+constexpr int64_t kChunk = 128;    // slots whose scores are held at a time
+constexpr int64_t kAhead = 32;     // slots by which keys are asked for ahead of their use
+constexpr int kFewTerms = 32;      // products added up before they join the total: rounds less
+constexpr int kWidest = 3;         // vectors of query rows that a tile of scores holds at most
 constexpr float kUnseen = -1e30f;  // score of a slot that a node does not see
 
 // Memory that a thread keeps from call to call; it only grows.
@@ -31,29 +31,6 @@ struct Scratch {
     return memory.data() + (64 - at % 64) % 64 / 4;
   }
 };
-
-// total[m][v] = sum over k of x[m * x_row + k * x_step] * w[k * w_stride + lanes of v].
-template <int Rows, int Vectors>
-static inline void product(const float* x, int64_t x_row, int64_t x_step, const float* w,
-                           int64_t w_stride, int64_t depth, Vec (&total)[Rows][Vectors]) {
-  for (int m = 0; m < Rows; m++)
-    for (int v = 0; v < Vectors; v++) total[m][v] = Vec{};
-  for (int64_t begin = 0; begin < depth; begin += kTerms) {
-    const int64_t end = std::min(begin + kTerms, depth);
-    Vec part[Rows][Vectors] = {};
-    for (int64_t k = begin; k < end; k++) {
-      Vec column[Vectors];
-      for (int v = 0; v < Vectors; v++)
-        column[v] = in_register(load(w + k * w_stride + v * kLanes));
-      for (int m = 0; m < Rows; m++) {
-        const float factor = x[m * x_row + k * x_step];
-        for (int v = 0; v < Vectors; v++) part[m][v] += factor * column[v];
-      }
-    }
-    for (int m = 0; m < Rows; m++)
-      for (int v = 0; v < Vectors; v++) total[m][v] += part[m][v];
-  }
-}
 
 struct TreeAttention {
   const float* q;  // [batch, heads, nodes, size], with strides in floats
@@ -115,7 +92,8 @@ struct TreeAttention {
             __builtin_prefetch(chunk.values + (slot + m) * chunk.v_slot + d, 0, 2);
           }
       Vec total[some][Vectors];
-      product<some, Vectors>(chunk.keys + slot * k_slot, k_slot, 1, queries, kRows, size, total);
+      tile<some, Vectors, kFewTerms>(chunk.keys + slot * k_slot, k_slot, 1, queries, kRows, size,
+                                     {}, total);
       for (int m = 0; m < some; m++)
         for (int v = 0; v < Vectors; v++)
           store(scores + (slot + m) * kRows + v * kLanes, total[m][v]);
@@ -174,8 +152,8 @@ struct TreeAttention {
   void values(const Chunk& chunk, int64_t begin, const float* weights, int64_t stride,
               const float* rescale, float* to) const {
     Vec total[Rows][Vectors];
-    product<Rows, Vectors>(weights, 1, stride, chunk.values + begin, chunk.v_slot, chunk.count,
-                           total);
+    tile<Rows, Vectors, kFewTerms>(weights, 1, stride, chunk.values + begin, chunk.v_slot,
+                                   chunk.count, {}, total);
     for (int m = 0; m < Rows; m++)
       for (int v = 0; v < Vectors; v++) {
         float* at = to + m * width() + v * kLanes;

@@ -8,7 +8,6 @@ the OpenMP runtime that PyTorch has loaded, so both share one set of threads.
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import os
 import platform
@@ -16,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,8 @@ class NoKernels(Exception):
     """The kernels cannot be used here; the text says why."""
 
 
-@functools.cache
 def load_kernels() -> Kernels | str:
-    """The kernels, compiled if need be, or why there are none. Asked once per process."""
+    """The kernels, compiled if need be, or why there are none."""
     folder = Path(platformdirs.user_cache_dir("lookahead-decoding", appauthor=False)) / "kernels"
     try:
         return build(folder)
@@ -69,13 +68,23 @@ def load_kernels() -> Kernels | str:
         return str(reason)
 
 
-def build(folder: Path, compilers: tuple[str, ...] = COMPILERS) -> Kernels:
+def build(folder: Path, compilers: Sequence[str] = COMPILERS) -> Kernels:
     """Load the library from ``folder``, compiled there if it is missing. Raises NoKernels."""
     if not sys.platform.startswith("linux"):
         raise NoKernels("compiled kernels are for Linux")
-    compiler = next((found for name in compilers if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise NoKernels("no C++ compiler was found")
+    reason = "no C++ compiler was found"
+    for name in compilers:
+        compiler = shutil.which(name)
+        if compiler is None:
+            continue
+        try:
+            return _build_with(compiler, folder)
+        except NoKernels as problem:
+            reason = str(problem)
+    raise NoKernels(reason)
+
+
+def _build_with(compiler: str, folder: Path) -> Kernels:
     library = folder / f"{_key(compiler)}.so"
     if library.exists():
         try:

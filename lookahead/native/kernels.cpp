@@ -8,6 +8,8 @@
 
 using namespace lookahead;
 
+constexpr size_t kKept = 1 << 20;  // floats of working memory that a thread keeps between calls
+
 extern "C" {
 
 // Columns of a panel; the packed weight has inner * panel floats for each, zeros at the end.
@@ -54,6 +56,7 @@ void lookahead_linear(const float* x, const float* weight, const float* bias, co
     }
     linear.work(omp_get_thread_num(), omp_get_num_threads());
   }
+  if (scratch.size() > kKept) std::vector<float>().swap(scratch);  // a long prompt's
 }
 
 // One layer's attention of a pass over trees. qkv [batch, nodes, heads + 2 * key_heads, size]; cos

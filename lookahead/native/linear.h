@@ -1,5 +1,6 @@
 // Linear layers over weights packed into panels, with what usually surrounds them.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <omp.h>
 #include <vector>
@@ -9,6 +10,7 @@
 namespace lookahead {
 
 constexpr int64_t kCacheFloats = 1 << 16;  // of the inputs that stay near a core
+constexpr int kTerms = 256;  // products added up before they join the total
 constexpr int kFewRows = 3;  // with fewer, the processor's own prefetching does better
 
 static inline int64_t panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
@@ -39,8 +41,8 @@ struct Linear {
   template <int Rows>
   void block(int64_t first, int64_t panel, Ahead ahead) const {
     Vec total[Rows][kVectors];
-    tile<Rows>(x + first * inner, inner, weight + panel * inner * kPanel, kPanel, inner, ahead,
-               total);
+    tile<Rows, kVectors, kTerms>(x + first * inner, inner, 1, weight + panel * inner * kPanel,
+                                 kPanel, inner, ahead, total);
     const int64_t width = gated ? outer / 2 : outer;
     const int64_t begin = panel * (gated ? kLanes : kPanel);
     const int vectors = gated ? 1 : kVectors;

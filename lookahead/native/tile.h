@@ -12,9 +12,8 @@ constexpr int kLanes = 8, kMaxRows = 6;
 #else
 constexpr int kLanes = 4, kMaxRows = 8;
 #endif
-constexpr int kVectors = 2;                   // vectors side by side in a panel
-constexpr int kPanel = kLanes * kVectors;     // columns of a panel
-constexpr int64_t kDepth = 256;               // products added up before they join the total
+constexpr int kVectors = 2;                // vectors side by side in a panel
+constexpr int kPanel = kLanes * kVectors;  // columns of a panel
 
 typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 typedef int32_t Int __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
@@ -36,31 +35,31 @@ struct Ahead {
   int64_t step;
 };
 
-// total[m] = sum over k of x[m * x_stride + k] * w[k * w_stride + 0 .. kPanel - 1].
-// The order of the sum does not depend on the number of rows.
-template <int Rows>
-static inline void tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride,
-                        int64_t depth, Ahead ahead, Vec (&total)[Rows][kVectors]) {
+// total[m][v] = sum over k of x[m * x_row + k * x_step] * w[k * w_row + lanes of v], added up in
+// runs of `Terms`, which round less than one long sum. The order does not depend on the rows.
+template <int Rows, int Vectors, int Terms>
+static inline void tile(const float* x, int64_t x_row, int64_t x_step, const float* w,
+                        int64_t w_row, int64_t depth, Ahead ahead, Vec (&total)[Rows][Vectors]) {
   for (int m = 0; m < Rows; m++)
-    for (int v = 0; v < kVectors; v++) total[m][v] = Vec{};
-  for (int64_t begin = 0; begin < depth; begin += kDepth) {
-    const int64_t end = begin + kDepth < depth ? begin + kDepth : depth;
-    Vec part[Rows][kVectors] = {};
+    for (int v = 0; v < Vectors; v++) total[m][v] = Vec{};
+  for (int64_t begin = 0; begin < depth; begin += Terms) {
+    const int64_t end = begin + Terms < depth ? begin + Terms : depth;
+    Vec part[Rows][Vectors] = {};
     for (int64_t k = begin; k < end; k++) {
       if (ahead.step) {
         __builtin_prefetch(ahead.at, 0, 2);
         if (kPanel * 4 > 64 && ahead.step > 64) __builtin_prefetch(ahead.at + 64, 0, 2);
         ahead.at += ahead.step;
       }
-      Vec column[kVectors];
-      for (int v = 0; v < kVectors; v++) column[v] = in_register(load(w + k * w_stride + v * kLanes));
+      Vec column[Vectors];
+      for (int v = 0; v < Vectors; v++) column[v] = in_register(load(w + k * w_row + v * kLanes));
       for (int m = 0; m < Rows; m++) {
-        const float factor = x[m * x_stride + k];
-        for (int v = 0; v < kVectors; v++) part[m][v] += factor * column[v];
+        const float factor = x[m * x_row + k * x_step];
+        for (int v = 0; v < Vectors; v++) part[m][v] += factor * column[v];
       }
     }
     for (int m = 0; m < Rows; m++)
-      for (int v = 0; v < kVectors; v++) total[m][v] += part[m][v];
+      for (int v = 0; v < Vectors; v++) total[m][v] += part[m][v];
   }
 }
 

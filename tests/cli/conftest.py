@@ -67,6 +67,9 @@ class FakeEngine:
     fail: BaseException | None = None
     stats: Stats = field(default_factory=Stats)
     capability: ClassVar[Any] = SimpleNamespace(mode="tree", reason="a test says so")
+    fitted: ClassVar[Any] = SimpleNamespace(
+        passes=SimpleNamespace(kind="copy", kernels="no compiler", used_kernels=None)
+    )
 
     def stream(self, **arguments: Any) -> Iterator[Step]:
         length = arguments["input_ids"].shape[1]
