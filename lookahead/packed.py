@@ -89,7 +89,7 @@ class JointMatrix(nn.Module):
         weight = weights[0] if self.count == 1 else torch.cat(weights)
         bias = None if not biases else biases[0] if self.count == 1 else torch.cat(biases)
         self.matrix: PackedMatrix | NativeMatrix
-        if kernels is not None and weight.dtype == torch.float32:
+        if kernels is not None and all(can_compile(linear) for linear in linears):
             self.matrix = NativeMatrix(kernels, weight, bias)
         else:
             self.matrix = PackedMatrix(weight, bias)

@@ -11,8 +11,9 @@ from typing import Any
 
 from lookahead.attention import hf
 from lookahead.lean import LeanLayer, make_lean
-from lookahead.native.build import Kernels, load_kernels
+from lookahead.native.build import Kernels
 from lookahead.native.layer import layer_maker
+from lookahead.native.load import load_kernels
 from lookahead.packed import can_compile, can_pack, pack_linears
 from lookahead.shared_copy import cannot_copy, shared_copy, weights_version
 

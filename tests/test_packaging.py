@@ -25,6 +25,15 @@ def test_every_package_folder_is_installed() -> None:
     assert names == set(settings["packages"])
 
 
+def test_the_sources_of_the_kernels_are_installed() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = settings["package-data"]["lookahead.native"]
+    folder = ROOT / "lookahead" / "native"
+    sources = [p for p in folder.iterdir() if p.is_file() and p.suffix != ".py"]
+    assert len(sources) >= 6
+    assert all(any(source.match(pattern) for pattern in patterns) for source in sources)
+
+
 def test_attention_imports_as_a_subpackage() -> None:
     module = importlib.import_module("lookahead.attention")
     assert module.__file__ is not None

@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lookahead.native.build import load_kernels
+from lookahead.native.load import load_kernels
 from lookahead.readout import read_nodes
 
 

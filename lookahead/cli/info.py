@@ -73,7 +73,9 @@ def describe_model(loaded: LoadedModel) -> dict[str, Any]:
 
 def describe_passes(passes: Any) -> dict[str, Any]:
     """What runs the engine's passes, and why not on compiled kernels where it does not."""
-    reason = passes.kernels if isinstance(passes.kernels, str) else "the model failed its check"
+    reason = (
+        passes.kernels if isinstance(passes.kernels, str) else "passes of another kind are used"
+    )
     return {
         "module": passes.kind,
         "no compiled kernels": "" if passes.used_kernels is not None else reason,

@@ -68,12 +68,12 @@ struct TreeAttention {
     return {memory, memory + padded, memory + 2 * padded};
   }
 
-  // Some slots of a unit, from its first key on.
+  // Some slots of a unit; `begin` and `tree` count from the unit's first key.
   struct Chunk {
     const float *keys, *values;
     int64_t v_slot;      // stride of values
     int64_t begin, count;
-    int64_t tree;        // where the tree begins
+    int64_t tree;        // where the tree's own rows begin
     const uint8_t* mask;
   };
 

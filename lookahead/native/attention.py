@@ -36,7 +36,7 @@ def geometry(
     if not isinstance(cache, TreeCache) or cache.static is not None or len(cache.starts) != batch:
         return None
     if context is None:
-        if mask is not None or nodes > 1 or (window is not None and cache.starts[0] >= window):
+        if mask is not None or nodes > 1 or (window is not None and max(cache.starts) >= window):
             return None
         lengths = np.array(cache.starts, dtype=np.int64)
         return Geometry(np.zeros_like(lengths), lengths, np.ones((1, 1, 1), dtype=np.uint8))
@@ -76,16 +76,26 @@ def attend(
     return out
 
 
-def fits(qkv: Tensor, embeddings: tuple[Tensor, Tensor], keys: Tensor, values: Tensor) -> bool:
+def fits(
+    qkv: Tensor, embeddings: tuple[Tensor, Tensor], keys: Any, values: Any, where: Geometry,
+    heads: int,
+) -> bool:  # fmt: skip
     """Whether the tensors of a layer are as ``attend`` takes them."""
+    if not isinstance(keys, Tensor) or not isinstance(values, Tensor):
+        return False
+    batch, nodes, all_heads, size = qkv.shape
     tensors = (qkv, *embeddings, keys, values)
+    turns = {tuple(x.shape) for x in embeddings}
     return (
         all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
-        and keys.shape == values.shape
-        and keys.stride() == values.stride()
+        and keys.shape[:2] == (batch, (all_heads - heads) // 2)
+        and keys.shape[3] == size
+        and keys.shape[2] >= where.lengths.max() + nodes
+        and values.shape == keys.shape
+        and values.stride() == keys.stride()
         and keys.stride(3) == 1
         and qkv.is_contiguous()
-        and all(x.shape[-2:] == (qkv.shape[1], qkv.shape[3]) for x in embeddings)
+        and turns in ({(1, nodes, size)}, {(batch, nodes, size)})
     )
 
 
@@ -117,4 +127,5 @@ def is_prompt(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int 
         and k.shape == v.shape == (*k.shape[:2], nodes, q.shape[3])
         and (window is None or nodes <= window)
         and all(x.dtype == torch.float32 and x.stride(3) == 1 for x in (q, k, v))
+        and all(x.device.type == "cpu" for x in (q, k, v))
     )

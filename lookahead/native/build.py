@@ -20,14 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 _TUNED = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
-# Sums keep their order, so that a row's result does not depend on the rows beside it.
-FLAGS = ("-std=c++17", "-O3", _TUNED, "-ffp-contract=fast", "-fno-math-errno", "-fopenmp", "-fPIC")
+FLAGS = (
+    "-std=c++17", "-O3", _TUNED, "-ffp-contract=fast", "-fno-math-errno", "-fopenmp", "-fPIC",
+    "-fvisibility=hidden",
+)  # fmt: skip
 _SECONDS = 300  # more than any compiler needs
 
 _P, _I, _C, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
@@ -59,85 +60,87 @@ class NoKernels(Exception):
     """The kernels cannot be used here; the text says why."""
 
 
-def load_kernels() -> Kernels | str:
-    """The kernels, compiled if need be, or why there are none."""
-    folder = Path(platformdirs.user_cache_dir("lookahead-decoding", appauthor=False)) / "kernels"
-    try:
-        return build(folder)
-    except NoKernels as reason:
-        return str(reason)
+def build(
+    folder: Path, compilers: Sequence[str] = COMPILERS, flags: Sequence[str] = FLAGS
+) -> Kernels:
+    """Load the library from ``folder``, compiled there if it is missing. Raises NoKernels.
 
-
-def build(folder: Path, compilers: Sequence[str] = COMPILERS) -> Kernels:
-    """Load the library from ``folder``, compiled there if it is missing. Raises NoKernels."""
+    Why a compiler fails is kept there too, so that it is not asked again at every start.
+    """
     if not sys.platform.startswith("linux"):
         raise NoKernels("compiled kernels are for Linux")
-    reason = "no C++ compiler was found"
-    for name in compilers:
-        compiler = shutil.which(name)
-        if compiler is None:
-            continue
+    reasons = []
+    for compiler in filter(None, map(shutil.which, compilers)):
         try:
-            return _build_with(compiler, folder)
-        except NoKernels as problem:
-            reason = str(problem)
-    raise NoKernels(reason)
+            return _build_with(compiler, folder, flags)
+        except NoKernels as reason:
+            reasons.append(str(reason))
+        except OSError as problem:
+            reasons.append(f"{problem.filename or folder}: {problem.strerror}")
+    raise NoKernels("; ".join(dict.fromkeys(reasons)) or "no C++ compiler was found")
 
 
-def _build_with(compiler: str, folder: Path) -> Kernels:
-    library = folder / f"{_key(compiler)}.so"
-    if library.exists():
-        try:
-            return _load(library)
-        except (OSError, AttributeError):
-            pass  # damaged: made anew
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _compile(compiler, library)
-    except OSError as problem:
-        raise NoKernels(f"{folder} cannot be written: {problem.strerror}") from problem
+def _build_with(compiler: str, folder: Path, flags: Sequence[str]) -> Kernels:
+    key = _key(compiler, flags)
+    library, failure = folder / f"{key}.so", folder / f"{key}.failed"
     try:
         return _load(library)
-    except (OSError, AttributeError) as problem:
-        raise NoKernels(f"the compiled kernels cannot be loaded: {problem}") from problem
+    except (OSError, AttributeError):  # missing or damaged: made anew
+        folder.mkdir(parents=True, exist_ok=True)
+    if failure.exists():
+        raise NoKernels(f"{failure.read_text()} (to try again, delete {failure})")
+    try:
+        _compile(compiler, flags, library)
+        return _load(library)
+    except (NoKernels, OSError, AttributeError) as problem:
+        if isinstance(problem, OSError) and problem.errno is not None:
+            raise  # of the folder, not of the compiler; dlopen gives no number
+        failure.write_text(str(problem))
+        raise NoKernels(str(problem)) from problem
 
 
-def _key(compiler: str) -> str:
-    digest = hashlib.sha256(repr((compiler, os.stat(compiler).st_mtime_ns, FLAGS)).encode())
+def _key(compiler: str, flags: Sequence[str]) -> str:
+    """Names what the library is made of and for."""
+    digest = hashlib.sha256(repr((compiler, os.stat(compiler).st_mtime_ns, flags)).encode())
     for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")]):
         digest.update(source.read_bytes())
-    digest.update(_features().encode())
+    # Machines may share a folder, and a library must not meet a processor that lacks its
+    # instructions.
+    kinds = ("flags", "Features", "CPU part", "model name")
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    digest.update("\n".join(sorted({line for line in lines if line.startswith(kinds)})).encode())
     digest.update(torch.__version__.encode())
     return digest.hexdigest()[:24]
 
 
-def _features() -> str:
-    """What the processor can do: a folder may be shared by machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    kinds = ("flags", "Features", "CPU part", "model name")
-    return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
-
-
-def _compile(compiler: str, library: Path) -> None:
+def _compile(compiler: str, flags: Sequence[str], library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         object_file, made = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
         source = SOURCES / "kernels.cpp"
         # Linked without -fopenmp: its functions are then found in what PyTorch has loaded.
-        for command in (
-            [compiler, *FLAGS, "-c", str(source), "-o", str(object_file)],
-            [compiler, "-shared", str(object_file), "-o", str(made)],
-        ):
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
-            except subprocess.TimeoutExpired as problem:
-                raise NoKernels(f"{compiler} took too long") from problem
-            if done.returncode:
-                lines = [*done.stderr.strip().splitlines(), "no message"]
-                raise NoKernels(f"{compiler} failed: {lines[0]}")
+        _run(compiler, *flags, "-c", str(source), "-o", str(object_file))
+        _run(compiler, "-shared", str(object_file), "-o", str(made))
+        if not made.exists():
+            raise NoKernels(f"{compiler} made nothing")
+        with made.open("rb") as whole:
+            os.fsync(whole.fileno())
         os.replace(made, library)
+
+
+def _run(*command: str) -> None:
+    """Run a compiler. Raises NoKernels with what it says first, errors before notes."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired as problem:
+        raise NoKernels(f"{command[0]} took too long") from problem
+    except OSError as problem:
+        raise NoKernels(f"{command[0]} cannot be run: {problem.strerror}") from problem
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+        first = next((line for line in lines if "error" in line), lines[0])
+        raise NoKernels(f"{command[0]} failed: {first.strip()}")
 
 
 def _load(library: Path) -> Kernels:

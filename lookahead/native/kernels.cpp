@@ -1,4 +1,5 @@
-// What Python calls, by ctypes. All tensors are contiguous fp32 and are checked there.
+// What Python calls, by ctypes. All tensors are fp32, and contiguous where no strides are given;
+// that is checked there.
 #include <algorithm>
 
 #include "attention.h"
@@ -10,6 +11,7 @@ using namespace lookahead;
 
 constexpr size_t kKept = 1 << 20;  // floats of working memory that a thread keeps between calls
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 // Columns of a panel; the packed weight has inner * panel floats for each, zeros at the end.
@@ -114,3 +116,4 @@ void lookahead_top(const float* logits, int64_t rows, int64_t size, int64_t k, i
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from lookahead.attention.hf import ModelAttention
 from lookahead.kv_cache import CACHE_NAME
 from lookahead.lean import LeanLayer, Rotation
 
@@ -44,13 +46,13 @@ class NativeLayer(LeanLayer):
         window = self._features.get("sliding_window")
         where = geometry(cache, batch, n, mask, context, window)
         if where is not None:
-            heads = qkv.view(batch, n, -1, self._size)
-            keys, values = cache.layers[self._index].keys, cache.layers[self._index].values
-            if fits(heads, embeddings, keys, values):
-                scale = self._features["scaling"]
+            heads, layer = qkv.view(batch, n, -1, self._size), cache.layers[self._index]
+            keys: Any = getattr(layer, "keys", None)
+            values: Any = getattr(layer, "values", None)
+            if fits(heads, embeddings, keys, values, where, self._heads):
                 mixed = attend(
                     self._kernels, self._normed(heads), embeddings, keys, values, where,
-                    self._heads, scale,
+                    self._heads, self._features["scaling"],
                 )  # fmt: skip
                 return mixed.view(batch, n, -1)
         return super()._attended(qkv, embeddings, mask, **kwargs)
@@ -59,7 +61,8 @@ class NativeLayer(LeanLayer):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
     ) -> Tensor:
         window = self._features.get("sliding_window")
-        usual = kwargs.get("tree_context") is not None or kwargs.get("is_causal") is False
+        other = False in (kwargs.get("is_causal"), getattr(self.self_attn, "is_causal", True))
+        usual = other or kwargs.get("tree_context") is not None
         if usual or not is_prompt(q, k, v, mask, window):
             return super()._attention(q, k, v, mask, **kwargs)
         return causal(self._kernels, q, k, v, self._features["scaling"])
@@ -74,10 +77,15 @@ class NativeLayer(LeanLayer):
 
 
 def layer_maker(kernels: Kernels) -> Callable[..., LeanLayer]:
-    """Makes a native layer where a decoder layer allows it, else a lean one."""
+    """Makes a native layer where a decoder layer allows it, else a lean one.
+
+    An attention function that is neither transformers' for SDPA nor this project's may compute
+    anything, so it is called as ever.
+    """
 
     def make(layer: Any, attend: Callable[..., Any], rotation: Rotation) -> LeanLayer:
-        if _suits(layer):
+        known = attend is sdpa_attention_forward or isinstance(attend, ModelAttention)
+        if known and _suits(layer):
             return NativeLayer(layer, attend, rotation, kernels)
         return LeanLayer(layer, attend, rotation)
 

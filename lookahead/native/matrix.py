@@ -38,11 +38,13 @@ class NativeMatrix(nn.Module):
             _check(up, (self.outer, self.inner))
             if bias is not None:
                 raise ValueError("a gated matrix has no bias")
+        if bias is not None:
+            _check(bias, (self.outer,))
         self._kernels, self._gated = kernels, up is not None
         self._columns = 2 * self.outer if self._gated else self.outer
         self._bias = None if bias is None else bias.contiguous()
         count = -(-self._columns // kernels.panel) * kernels.panel * self.inner
-        held = torch.empty(count + _ALIGNED)
+        held = torch.empty(count + _ALIGNED, dtype=torch.float32, device="cpu")
         first = -(held.data_ptr() // 4) % _ALIGNED
         self._packed = held[first : first + count]
         weight, up = weight.contiguous(), None if up is None else up.contiguous()
@@ -64,6 +66,9 @@ class NativeMatrix(nn.Module):
             _check(residual, y.shape)
             residual = residual.contiguous()
         scale, eps = norm if norm is not None else (None, 0.0)
+        if scale is not None:
+            _check(scale, (self.inner,))
+            scale = scale.contiguous()
         self._kernels.linear(
             x.data_ptr(), self._packed.data_ptr(), _address(self._bias), _address(scale), eps,
             _address(residual), y.data_ptr(), x.numel() // self.inner, self.inner, self._columns,

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "tile.h"
@@ -54,6 +55,7 @@ struct Top {
 
   int64_t length(int64_t block) const { return std::min(kBlock, size - block * kBlock); }
 
+  // NaN may hide other values of its block: such a row is found out by its sum.
   static float highest(const float* x, int64_t count) {
     float found = -INFINITY;
     int64_t i = 0;

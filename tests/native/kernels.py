@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lookahead.native.build import Kernels, load_kernels
+from lookahead.native.build import Kernels
+from lookahead.native.load import load_kernels
 
 
 def kernels_or_skip() -> Kernels:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import platform
+import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lookahead.native import build as building
-from lookahead.native.build import Kernels, NoKernels, build, load_kernels
+from lookahead.native.build import FLAGS, Kernels, NoKernels, build
+from lookahead.native.load import wrong
+from tests.native.kernels import kernels_or_skip
 
 
 def needs_compiler() -> None:
-    reason = load_kernels()
-    if isinstance(reason, str):
-        pytest.skip(reason)
+    kernels_or_skip()
 
 
 def test_a_second_build_loads_what_the_first_compiled(tmp_path: Path) -> None:
@@ -45,30 +51,101 @@ def test_without_a_compiler_the_reason_is_given(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("script", ["echo 'kernels.cpp:1: broken' >&2; exit 1", "exit 0"])
-def test_a_compiler_that_fails_leaves_nothing_behind(tmp_path: Path, script: str) -> None:
-    compiler = tmp_path / "c++"
-    compiler.write_text(f"#!/bin/sh\n{script}\n")
+@pytest.mark.parametrize(
+    "script", ["echo 'In file included from'; echo 'k.cpp:1: error: broken' >&2; exit 1", "exit 0"]
+)
+def test_a_compiler_that_fails_is_asked_once_and_leaves_no_library(
+    tmp_path: Path, script: str
+) -> None:
+    compiler, asked = tmp_path / "c++", tmp_path / "asked"
+    compiler.write_text(f"#!/bin/sh\necho x >> {asked}\n{script}\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
-    folder = tmp_path / "kernels"
-    with pytest.raises(NoKernels):
-        build(folder, (str(compiler),))
-    assert not [*folder.iterdir()]
+    folder = tmp_path / "a folder"
+    reasons = []
+    for _ in range(2):
+        with pytest.raises(NoKernels) as caught:
+            build(folder, (str(compiler),))
+        reasons.append(str(caught.value))
+    calls = len(asked.read_text().split())
+    assert calls == (1 if "exit 1" in script else 2)  # compiling and linking
+    assert [path.suffix for path in folder.iterdir()] == [".failed"]
+    assert reasons[1].startswith(reasons[0]) and "delete" in reasons[1]
+    assert "broken" in reasons[0] or "exit 1" not in script
 
 
-def test_a_folder_that_cannot_be_made_is_a_reason(tmp_path: Path) -> None:
+def test_a_compiler_that_cannot_be_run_is_a_reason(tmp_path: Path) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_bytes(b"\x7fELF nonsense")
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    with pytest.raises(NoKernels, match="cannot be run"):
+        build(tmp_path / "kernels", (str(compiler),))
+
+
+def test_the_next_compiler_is_asked_where_one_fails(tmp_path: Path) -> None:
+    needs_compiler()
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    assert build(tmp_path / "kernels", (str(compiler), *building.COMPILERS)).panel
+
+
+def test_a_folder_that_cannot_be_made_is_a_reason_and_not_the_compilers_fault(
+    tmp_path: Path,
+) -> None:
     needs_compiler()
     (tmp_path / "file").write_text("")
-    with pytest.raises(NoKernels, match="cannot be written"):
+    with pytest.raises(NoKernels, match="Not a directory"):
         build(tmp_path / "file" / "kernels")
 
 
-def test_another_processor_or_compiler_gets_a_library_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_full_disk_is_a_reason_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    needs_compiler()
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(building.os, "replace", full)
+    with pytest.raises(NoKernels, match="No space left"):
+        build(tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_another_compiler_or_other_flags_get_a_library_of_their_own(tmp_path: Path) -> None:
     compilers = [tmp_path / "one", tmp_path / "two"]
     for compiler in compilers:
         compiler.write_text("")
-    first, second = (building._key(str(compiler)) for compiler in compilers)
-    monkeypatch.setattr(building, "_features", lambda: "another processor")
-    assert len({first, second, building._key(str(compilers[0]))}) == 3
+    keys = [building._key(str(compiler), FLAGS) for compiler in compilers]
+    assert len({*keys, building._key(str(compilers[0]), ("-O0",))}) == 3
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
+def test_kernels_for_the_least_processor_compute_rightly(tmp_path: Path) -> None:
+    needs_compiler()
+    flags = [flag if "native" not in flag else "-march=x86-64" for flag in FLAGS]
+    assert wrong(build(tmp_path, flags=flags)) == ""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
+def test_kernels_for_wide_registers_compile(tmp_path: Path) -> None:
+    needs_compiler()
+    flags = [flag if "native" not in flag else "-march=x86-64-v4" for flag in FLAGS]
+    library = tmp_path / "kernels.so"
+    building._compile(str(shutil.which("c++")), flags, library)  # may not run here
+    assert library.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "name, result", [("linear", 6), ("attention", 13), ("causal", 6), ("top", 4)]
+)
+def test_kernels_that_compute_wrongly_are_found_out(name: str, result: int) -> None:
+    kernels = kernels_or_skip()
+
+    def spoilt(*args: Any) -> None:
+        getattr(kernels, name)(*args)
+        ctypes.memset(args[result], 0x7F, 4)  # one number of the result
+
+    assert wrong(kernels) == ""
+    changed: dict[str, Any] = {name: spoilt}
+    assert "compute wrongly" in wrong(replace(kernels, **changed))
