@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ FLAGS = (
     "-fvisibility=hidden",
 )  # fmt: skip
 _SECONDS = 300  # more than any compiler needs
+_KEPT = 24 * 3600  # seconds for which a compiler's failure is believed
 
 _P, _I, _C, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -60,12 +62,16 @@ class NoKernels(Exception):
     """The kernels cannot be used here; the text says why."""
 
 
+class Stopped(NoKernels):
+    """The compiler was stopped, which may not happen another time."""
+
+
 def build(
     folder: Path, compilers: Sequence[str] = COMPILERS, flags: Sequence[str] = FLAGS
 ) -> Kernels:
     """Load the library from ``folder``, compiled there if it is missing. Raises NoKernels.
 
-    Why a compiler fails is kept there too, so that it is not asked again at every start.
+    Why a compiler fails is kept there for a day, so that it is not asked again at every start.
     """
     if not sys.platform.startswith("linux"):
         raise NoKernels("compiled kernels are for Linux")
@@ -87,11 +93,13 @@ def _build_with(compiler: str, folder: Path, flags: Sequence[str]) -> Kernels:
         return _load(library)
     except (OSError, AttributeError):  # missing or damaged: made anew
         folder.mkdir(parents=True, exist_ok=True)
-    if failure.exists():
+    if failure.exists() and time.time() - failure.stat().st_mtime < _KEPT:
         raise NoKernels(f"{failure.read_text()} (to try again, delete {failure})")
     try:
         _compile(compiler, flags, library)
         return _load(library)
+    except Stopped:
+        raise
     except (NoKernels, OSError, AttributeError) as problem:
         if isinstance(problem, OSError) and problem.errno is not None:
             raise  # of the folder, not of the compiler; dlopen gives no number
@@ -134,9 +142,11 @@ def _run(*command: str) -> None:
             command, capture_output=True, text=True, errors="replace", timeout=_SECONDS
         )
     except subprocess.TimeoutExpired as problem:
-        raise NoKernels(f"{command[0]} took too long") from problem
+        raise Stopped(f"{command[0]} took too long") from problem
     except OSError as problem:
         raise NoKernels(f"{command[0]} cannot be run: {problem.strerror}") from problem
+    if done.returncode < 0:
+        raise Stopped(f"{command[0]} was stopped by signal {-done.returncode}")
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
         first = next((line for line in lines if "error" in line), lines[0])

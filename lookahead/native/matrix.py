@@ -59,7 +59,9 @@ class NativeMatrix(nn.Module):
         """``x`` [..., inner], normalised first if ``norm`` is given -> [..., outer], ``residual``
         [..., outer] added."""
         if x.dtype != torch.float32 or x.shape[-1] != self.inner or x.device.type != "cpu":
-            raise ValueError(f"inputs must be fp32 [..., {self.inner}] on a CPU, got {x.shape}")
+            raise ValueError(
+                f"inputs must be fp32 [..., {self.inner}] on a CPU, got {x.dtype} {tuple(x.shape)}"
+            )
         x = x.contiguous()
         y = x.new_empty(*x.shape[:-1], self.outer)
         if residual is not None:
@@ -83,4 +85,7 @@ def _address(tensor: Tensor | None) -> int | None:
 
 def _check(tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.shape != shape:
-        raise ValueError(f"a fp32 tensor {tuple(shape)} on a CPU is needed, got {tensor.shape}")
+        raise ValueError(
+            f"a fp32 tensor {tuple(shape)} on a CPU is needed, got {tensor.dtype} "
+            f"{tuple(tensor.shape)}"
+        )

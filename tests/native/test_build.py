@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import platform
 import shutil
 import stat
@@ -71,6 +72,27 @@ def test_a_compiler_that_fails_is_asked_once_and_leaves_no_library(
     assert [path.suffix for path in folder.iterdir()] == [".failed"]
     assert reasons[1].startswith(reasons[0]) and "delete" in reasons[1]
     assert "broken" in reasons[0] or "exit 1" not in script
+
+
+def test_a_compiler_that_was_stopped_is_asked_again(tmp_path: Path) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\nkill -9 $$\n")
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    with pytest.raises(NoKernels, match="stopped by signal 9"):
+        build(tmp_path / "kernels", (str(compiler),))
+    assert not [*(tmp_path / "kernels").iterdir()]
+
+
+def test_a_failure_is_not_believed_for_ever(tmp_path: Path) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    for _ in range(2):
+        with pytest.raises(NoKernels) as caught:
+            build(tmp_path / "kernels", (str(compiler),))
+        assert "delete" not in str(caught.value)
+        (failure,) = (tmp_path / "kernels").iterdir()
+        os.utime(failure, (0, 0))
 
 
 def test_a_compiler_that_cannot_be_run_is_a_reason(tmp_path: Path) -> None:
