@@ -16,7 +16,7 @@ from lookahead.lean import LeanLayer, Rotation
 
 from .attention import attend, causal, fits, geometry, is_prompt
 from .build import Kernels
-from .matrix import NativeMatrix, Norm
+from .matrix import NativeMatrix
 
 
 class NativeLayer(LeanLayer):
@@ -31,10 +31,9 @@ class NativeLayer(LeanLayer):
             kernels, mlp.gate_proj.weight.detach(), up=mlp.up_proj.weight.detach()
         )
         self._kernels = kernels
-        self._norms = Norm(*self._norm), Norm(*self._norm_after)
 
     def _project(self, x: Tensor) -> Tensor:
-        made: Tensor = self._qkv(x, self._norms[0])
+        made: Tensor = self._qkv(x, self._norm)
         return made
 
     def _attended(
@@ -72,7 +71,7 @@ class NativeLayer(LeanLayer):
         return made
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self._down(self._gate_up(x, self._norms[1]), None, x)
+        made: Tensor = self._down(self._gate_up(x, self._norm_after), None, x)
         return made
 
 

@@ -15,7 +15,7 @@ constexpr int kFewRows = 3;  // with fewer, the processor's own prefetching does
 
 static inline int64_t panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 
-// RMS normalisation of one row, as in Llama: x / sqrt(mean(x^2) + eps) * weight.
+// RMS normalisation of one row, as `normalise` in lean.py: x / sqrt(mean(x^2) + eps) * weight.
 static inline void normalise(const float* x, const float* weight, float eps, int64_t size,
                              float* out) {
   float sum = 0;

@@ -25,7 +25,7 @@ struct Rotary {
     }
   }
 
-  // The first half of a head pairs with the second, as in Llama. `to` may be `from`.
+  // As `rotate` in lean.py: the first half of a head pairs with the second. `to` may be `from`.
   void turn(const float* from, float* to, int64_t node) const {
     const float *c = cos + node * size, *s = sin + node * size;
     const int64_t half = size / 2;

@@ -20,12 +20,8 @@ from lookahead.native.load import wrong
 from tests.native.kernels import kernels_or_skip
 
 
-def needs_compiler() -> None:
-    kernels_or_skip()
-
-
 def test_a_second_build_loads_what_the_first_compiled(tmp_path: Path) -> None:
-    needs_compiler()
+    kernels_or_skip()
     first = build(tmp_path)
     (library,) = tmp_path.iterdir()
     written = library.stat().st_mtime_ns
@@ -35,7 +31,7 @@ def test_a_second_build_loads_what_the_first_compiled(tmp_path: Path) -> None:
 
 
 def test_a_damaged_library_is_made_anew(tmp_path: Path) -> None:
-    needs_compiler()
+    kernels_or_skip()
     build(tmp_path)
     (library,) = tmp_path.iterdir()
     whole = library.stat().st_size
@@ -104,7 +100,7 @@ def test_a_compiler_that_cannot_be_run_is_a_reason(tmp_path: Path) -> None:
 
 
 def test_the_next_compiler_is_asked_where_one_fails(tmp_path: Path) -> None:
-    needs_compiler()
+    kernels_or_skip()
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\nexit 1\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
@@ -114,7 +110,7 @@ def test_the_next_compiler_is_asked_where_one_fails(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_a_reason_and_not_the_compilers_fault(
     tmp_path: Path,
 ) -> None:
-    needs_compiler()
+    kernels_or_skip()
     (tmp_path / "file").write_text("")
     with pytest.raises(NoKernels, match="Not a directory"):
         build(tmp_path / "file" / "kernels")
@@ -123,7 +119,7 @@ def test_a_folder_that_cannot_be_made_is_a_reason_and_not_the_compilers_fault(
 def test_a_full_disk_is_a_reason_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs_compiler()
+    kernels_or_skip()
 
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -144,14 +140,14 @@ def test_another_compiler_or_other_flags_get_a_library_of_their_own(tmp_path: Pa
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
 def test_kernels_for_the_least_processor_compute_rightly(tmp_path: Path) -> None:
-    needs_compiler()
+    kernels_or_skip()
     flags = [flag if "native" not in flag else "-march=x86-64" for flag in FLAGS]
     assert wrong(build(tmp_path, flags=flags)) == ""
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
 def test_kernels_for_wide_registers_compile(tmp_path: Path) -> None:
-    needs_compiler()
+    kernels_or_skip()
     flags = [flag if "native" not in flag else "-march=x86-64-v4" for flag in FLAGS]
     library = tmp_path / "kernels.so"
     building._compile(str(shutil.which("c++")), flags, library)  # may not run here

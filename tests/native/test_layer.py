@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, LlamaConfig, MistralConfig, PreTrainedConfig
+from transformers import (
+    AttentionInterface,
+    DynamicCache,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+)
 
 import lookahead
 from lookahead import Config
@@ -129,8 +135,6 @@ def test_weights_are_packed_in_fp32_whatever_the_default_dtype_is() -> None:
 
 
 def test_the_geometry_of_a_pass_is_known_only_where_the_kernel_applies() -> None:
-    from transformers import DynamicCache
-
     prompt = DynamicCache()
     prompt.update(torch.zeros(2, 1, 20, 8), torch.zeros(2, 1, 20, 8), 0)
     cache = TreeCache(prompt, 20, 64)
