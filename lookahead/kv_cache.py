@@ -156,6 +156,13 @@ class TreeCache(Cache):
         """Changes when the storage moves."""
         return self._storages[0][0].data_ptr()
 
+    def all_layers(self, count: int) -> tuple[Tensor | None, Tensor | None]:
+        """Keys and values [layers, batch, heads, slots, size] of layers 0 to ``count`` - 1, or None
+        where these are not all there is or differ in shape."""
+        if self._members != [list(range(count))]:
+            return None, None
+        return self._storages[0]
+
     # -- a pass -----------------------------------------------------------------------------
 
     def reserve(self, starts: Sequence[int], n: int) -> None:

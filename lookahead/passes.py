@@ -14,6 +14,7 @@ from lookahead.lean import LeanLayer, make_lean
 from lookahead.native.build import Kernels
 from lookahead.native.layer import layer_maker
 from lookahead.native.load import load_kernels
+from lookahead.native.stack import fuse_layers
 from lookahead.packed import can_compile, can_pack, pack_linears
 from lookahead.shared_copy import cannot_copy, shared_copy, weights_version
 
@@ -86,4 +87,6 @@ class Passes:
         if self.kind in (COPY_WITH_TREE_ATTENTION, COMPILED_WITH_TREE_ATTENTION):
             made.set_attn_implementation(hf.register())
         self.lean = make_lean(made, layer_maker(kernels) if kernels is not None else LeanLayer)
+        if kernels is not None:
+            fuse_layers(made, kernels)
         return made.eval()

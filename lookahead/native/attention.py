@@ -6,6 +6,7 @@ left to the layer's usual way.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,9 +55,52 @@ def geometry(
     return context.derive(("compiled", batch), make)
 
 
+class Pass(ctypes.Structure):
+    """What the kernels are told of a pass; see ``stack.h``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("cos", "sin")),
+        ("turns", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("starts", "lengths", "mask")),
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                "masks", "batch", "nodes", "heads", "key_heads", "size",
+                "row_stride", "head_stride", "slot_stride",
+            )
+        ),
+        ("scale", ctypes.c_float),
+    ]  # fmt: skip
+
+
+class Heads(NamedTuple):
+    """Heads of queries, of keys, and their size; what queries times keys are scaled by."""
+
+    queries: int
+    keys: int
+    size: int
+    scale: float
+
+
+def describe(
+    embeddings: tuple[Tensor, Tensor], cache: Tensor, where: Geometry, heads: Heads, nodes: int
+) -> Pass:
+    """A pass for the kernels; it holds addresses of its arguments, which must outlive it.
+
+    ``embeddings``: cosine and sine [batch or 1, n, d], contiguous; ``cache``: keys of one layer.
+    """
+    cos, sin = embeddings
+    return Pass(
+        cos.data_ptr(), sin.data_ptr(), cos.shape[0], where.starts.ctypes.data,
+        where.lengths.ctypes.data, where.mask.ctypes.data, where.mask.shape[0],
+        len(where.lengths), nodes, heads.queries, heads.keys, heads.size, *cache.stride()[:3],
+        heads.scale,
+    )  # fmt: skip
+
+
 def attend(
     kernels: Kernels, qkv: Tensor, embeddings: tuple[Tensor, Tensor], keys: Tensor, values: Tensor,
-    where: Geometry, heads: int, scale: float,
+    where: Geometry, heads: Heads,
 ) -> Tensor:  # fmt: skip
     """Rotate queries and keys, write keys and values into the cache, attend.
 
@@ -65,36 +109,35 @@ def attend(
     CPU. Returns [batch, n, heads, d].
     """
     batch, nodes, _, size = qkv.shape
-    cos, sin = (x.contiguous() for x in embeddings)
-    out = qkv.new_empty(batch, nodes, heads, size)
+    turns = embeddings[0].contiguous(), embeddings[1].contiguous()
+    out = qkv.new_empty(batch, nodes, heads.queries, size)
+    described = describe(turns, keys, where, heads, nodes)
     kernels.attention(
-        qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(), cos.shape[0], keys.data_ptr(),
-        values.data_ptr(), *keys.stride()[:3], where.starts.ctypes.data, where.lengths.ctypes.data,
-        where.mask.ctypes.data, where.mask.shape[0], out.data_ptr(), batch, nodes, heads,
-        keys.shape[1], size, scale, torch.get_num_threads(),
+        ctypes.byref(described), qkv.data_ptr(), keys.data_ptr(), values.data_ptr(),
+        out.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     return out
 
 
 def fits(
-    qkv: Tensor, embeddings: tuple[Tensor, Tensor], keys: Any, values: Any, where: Geometry,
-    heads: int,
+    batch: int, nodes: int, embeddings: tuple[Tensor, Tensor], keys: Any, values: Any,
+    where: Geometry, heads: Heads,
 ) -> bool:  # fmt: skip
-    """Whether the tensors of a layer are as ``attend`` takes them."""
+    """Whether the cache of a layer and the angles are as the kernels take them."""
     if not isinstance(keys, Tensor) or not isinstance(values, Tensor):
         return False
-    batch, nodes, all_heads, size = qkv.shape
-    tensors = (qkv, *embeddings, keys, values)
     turns = {tuple(x.shape) for x in embeddings}
+    size = heads.size
     return (
-        all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
-        and keys.shape[:2] == (batch, (all_heads - heads) // 2)
+        all(
+            x.dtype == torch.float32 and x.device.type == "cpu" for x in (*embeddings, keys, values)
+        )
+        and keys.shape[:2] == (batch, heads.keys)
         and keys.shape[3] == size
         and keys.shape[2] >= where.lengths.max() + nodes
         and values.shape == keys.shape
         and values.stride() == keys.stride()
         and keys.stride(3) == 1
-        and qkv.is_contiguous()
         and turns in ({(1, nodes, size)}, {(batch, nodes, size)})
     )
 

@@ -36,23 +36,27 @@ _KEPT = 24 * 3600  # seconds for which a compiler's failure is believed
 _P, _I, _C, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "lookahead_panel": (),
-    "lookahead_pack": (_P, _P, _P, _I, _I, _C),
-    "lookahead_linear": (_P, _P, _P, _P, _F, _P, _P, _I, _I, _I, _C, _C),
-    "lookahead_attention": (
-        _P, _P, _P, _I, _P, _P, _I, _I, _I, _P, _P, _P, _I, _P, _I, _I, _I, _I, _I, _F, _C,
-    ),
+    "lookahead_panel_bytes": (_C, _I),
+    "lookahead_pack": (_P, _P, _P, _I, _I, _C, _C),
+    "lookahead_linear": (_P, _P, _C, _P, _P, _F, _P, _P, _I, _I, _I, _C, _C),
+    "lookahead_attention": (_P, _P, _P, _P, _P, _C),
+    "lookahead_stack": (_P, _P, _I, _I, _I, _P, _P, _P, _I, _C),
     "lookahead_causal": (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _F, _C),
     "lookahead_top": (_P, _I, _I, _I, _P, _P, _P, _C),
 }  # fmt: skip
+
+_RESULTS = {"lookahead_panel": _C, "lookahead_panel_bytes": _I, "lookahead_pack": _C}
 
 
 @dataclass(frozen=True)
 class Kernels:
     """The functions of ``kernels.cpp``; ``panel``: columns of a panel of packed weights."""
 
+    panel_bytes: Any
     pack: Any
     linear: Any
     attention: Any
+    stack: Any
     causal: Any
     top: Any
     panel: int
@@ -158,11 +162,13 @@ def _load(library: Path) -> Kernels:
     for name, arguments in _SIGNATURES.items():
         function = getattr(loaded, name)
         function.argtypes = list(arguments)
-        function.restype = _C if name == "lookahead_panel" else None
+        function.restype = _RESULTS.get(name)
     return Kernels(
+        loaded.lookahead_panel_bytes,
         loaded.lookahead_pack,
         loaded.lookahead_linear,
         loaded.lookahead_attention,
+        loaded.lookahead_stack,
         loaded.lookahead_causal,
         loaded.lookahead_top,
         loaded.lookahead_panel(),

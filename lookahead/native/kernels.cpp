@@ -1,88 +1,65 @@
 // What Python calls, by ctypes. All tensors are fp32, and contiguous where no strides are given;
 // that is checked there.
 #include <algorithm>
+#include <atomic>
 
-#include "attention.h"
-#include "linear.h"
-#include "rotary.h"
+#include "stack.h"
 #include "top.h"
+#include "weights.h"
 
 using namespace lookahead;
-
-constexpr size_t kKept = 1 << 20;  // floats of working memory that a thread keeps between calls
 
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Columns of a panel; the packed weight has inner * panel floats for each, zeros at the end.
+// Bytes of a panel of packed weights in that form, 0 if it cannot have `inner` rows.
+int64_t lookahead_panel_bytes(int form, int64_t inner) {
+  return panel_bytes(static_cast<Form>(form), inner);
+}
+
+// Columns of a panel.
 int lookahead_panel() { return kPanel; }
 
-// weight [outer, inner], or gate and up [outer / 2, inner] each, into panels.
-void lookahead_pack(const float* weight, const float* up, float* packed, int64_t outer,
-                    int64_t inner, int threads) {
-  const int64_t count = panels(outer), half = outer / 2;
-#pragma omp parallel for num_threads(threads)
+// weight [outer, inner], or gate and up [outer / 2, inner] each, into panels of that form. Returns
+// 1, or 0 if they cannot be kept so without loss.
+int lookahead_pack(const float* weight, const float* up, char* packed, int64_t outer, int64_t inner,
+                   int form, int threads) {
+  const int64_t count = panels(outer), half = outer / 2,
+                bytes = panel_bytes(static_cast<Form>(form), inner);
+  std::atomic<bool> fits{bytes > 0};
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
   for (int64_t panel = 0; panel < count; panel++) {
-    float* to = packed + panel * inner * kPanel;
-    for (int c = 0; c < kPanel; c++) {
-      const float* from = nullptr;
-      if (!up) {
-        const int64_t column = panel * kPanel + c;
-        if (column < outer) from = weight + column * inner;
-      } else {
-        const int64_t column = panel * kLanes + c % kLanes;
-        if (column < half) from = (c < kLanes ? weight : up) + column * inner;
-      }
-      for (int64_t k = 0; k < inner; k++) to[k * kPanel + c] = from ? from[k] : 0.0f;
-    }
+    if (!fits) continue;
+    const auto column = [&](int c) -> const float* {
+      const int64_t plain = panel * kPanel + c, gated = panel * kLanes + c % kLanes;
+      if (up) return gated < half ? (c < kLanes ? weight : up) + gated * inner : nullptr;
+      return plain < outer ? weight + plain * inner : nullptr;
+    };
+    if (!pack_panel(static_cast<Form>(form), inner, packed + panel * bytes, column)) fits = false;
   }
+  return fits;
 }
 
 // y = act(norm(x) @ weight.T + bias) + residual; norm, bias and residual may be null.
-void lookahead_linear(const float* x, const float* weight, const float* bias, const float* norm,
-                      float eps, const float* residual, float* y, int64_t rows, int64_t inner,
-                      int64_t outer, int gated, int threads) {
-  thread_local std::vector<float> scratch;
-  float* normed = nullptr;
-  if (norm) {
-    if (scratch.size() < static_cast<size_t>(rows * inner)) scratch.resize(rows * inner);
-    normed = scratch.data();
-  }
-  const Linear linear{norm ? normed : x, weight, bias, residual, y, rows, inner, outer, gated != 0};
-#pragma omp parallel num_threads(threads)
-  {
-    if (norm) {
-#pragma omp for
-      for (int64_t m = 0; m < rows; m++)
-        normalise(x + m * inner, norm, eps, inner, normed + m * inner);
-    }
-    linear.work(omp_get_thread_num(), omp_get_num_threads());
-  }
-  if (scratch.size() > kKept) std::vector<float>().swap(scratch);  // a long prompt's
+void lookahead_linear(const float* x, const char* weight, int form, const float* bias,
+                      const float* norm, float eps, const float* residual, float* y, int64_t rows,
+                      int64_t inner, int64_t outer, int gated, int threads) {
+  const Weights packed{weight, inner, static_cast<Form>(form)};
+  apply({x, packed, bias, residual, y, rows, inner, outer, gated != 0}, norm, eps, threads);
 }
 
-// One layer's attention of a pass over trees. qkv [batch, nodes, heads + 2 * key_heads, size]; cos
-// and sin [batch or 1, nodes, size]; keys and values: the cache [batch, key_heads, slots, size]
-// with the given strides, into which the nodes are written at slots lengths[b] and up. Which slots
-// a node sees: see TreeAttention. out [batch, nodes, heads, size].
-void lookahead_attention(float* qkv, const float* cos, const float* sin, int64_t turns, float* keys,
-                         float* values, int64_t row_stride, int64_t head_stride,
-                         int64_t slot_stride, const int64_t* starts, const int64_t* lengths,
-                         const uint8_t* mask, int64_t masks, float* out, int64_t batch,
-                         int64_t nodes, int64_t heads, int64_t key_heads, int64_t size, float scale,
+// One layer's attention of a pass over trees. qkv [batch, nodes, heads + 2 * key_heads, size]; keys
+// and values: the layer's cache. out [batch, nodes, heads, size].
+void lookahead_attention(const Pass* pass, float* qkv, float* keys, float* values, float* out,
                          int threads) {
-  const int64_t all = (heads + 2 * key_heads) * size;
-  for (int64_t b = 0; b < batch; b++) {
-    const int64_t turn = turns > 1 ? b * nodes * size : 0;
-    const int64_t at = b * row_stride + lengths[b] * slot_stride;
-    Rotary{qkv + b * nodes * all, cos + turn, sin + turn, keys + at, values + at, nodes, heads,
-           key_heads, size, head_stride, slot_stride}
-        .run();
-  }
-  TreeAttention{qkv, nodes * all, size, all, keys, row_stride, head_stride, slot_stride, values,
-                row_stride, head_stride, slot_stride, starts, lengths, mask, masks, out, batch,
-                heads, key_heads, nodes, size, scale}
-      .run(threads);
+  attend(*pass, qkv, keys, values, out, threads);
+}
+
+// All layers of a pass over trees: see Stack. x [batch * nodes, hidden] is changed in place.
+void lookahead_stack(const Pass* pass, const Layer* layers, int64_t count, int64_t hidden,
+                     int64_t inner, float* x, float* keys, float* values, int64_t layer_stride,
+                     int threads) {
+  Stack{*pass, layers, count, hidden, inner, x, keys, values, layer_stride}.run(threads);
 }
 
 // Causal attention of a prompt over itself: the nodes see those before them. q [batch, heads,

@@ -14,8 +14,9 @@ from lookahead.attention.hf import ModelAttention
 from lookahead.kv_cache import CACHE_NAME
 from lookahead.lean import LeanLayer, Rotation
 
-from .attention import attend, causal, fits, geometry, is_prompt
+from .attention import Heads, attend, causal, fits, geometry, is_prompt
 from .build import Kernels
+from .layers import Layer, describe_layer
 from .matrix import NativeMatrix
 
 
@@ -31,6 +32,23 @@ class NativeLayer(LeanLayer):
             kernels, mlp.gate_proj.weight.detach(), up=mlp.up_proj.weight.detach()
         )
         self._kernels = kernels
+        self.heads = Heads(self._heads, self._key_heads, self._size, self._features["scaling"])
+
+        self.inner, self.index = self._inner, self._index
+
+    @property
+    def window(self) -> int | None:
+        """The sliding window, if there is one."""
+        return self._features.get("sliding_window")
+
+    def described(self) -> Layer:
+        """The layer for the kernels; it must outlive what is returned."""
+        heads: list[tuple[Tensor | None, float]] = [norm for norm, _ in self._head_norms] or [
+            (None, 0.0),
+            (None, 0.0),
+        ]
+        matrices: Any = (self._qkv, self._out, self._gate_up, self._down)
+        return describe_layer(matrices, [self._norm, self._norm_after, *heads])
 
     def _project(self, x: Tensor) -> Tensor:
         made: Tensor = self._qkv(x, self._norm)
@@ -42,16 +60,16 @@ class NativeLayer(LeanLayer):
         batch, n, _ = qkv.shape
         cache: Any = kwargs.get(CACHE_NAME)
         context = kwargs.get("tree_context")
-        window = self._features.get("sliding_window")
-        where = geometry(cache, batch, n, mask, context, window)
+        where = geometry(cache, batch, n, mask, context, self.window)
         if where is not None:
-            heads, layer = qkv.view(batch, n, -1, self._size), cache.layers[self._index]
+            layer = cache.layers[self._index]
             keys: Any = getattr(layer, "keys", None)
             values: Any = getattr(layer, "values", None)
-            if fits(heads, embeddings, keys, values, where, self._heads):
+            by_head = qkv.view(batch, n, -1, self._size)
+            if qkv.is_contiguous() and fits(batch, n, embeddings, keys, values, where, self.heads):
                 mixed = attend(
-                    self._kernels, self._normed(heads), embeddings, keys, values, where,
-                    self._heads, self._features["scaling"],
+                    self._kernels, self._normed(by_head), embeddings, keys, values, where,
+                    self.heads,
                 )  # fmt: skip
                 return mixed.view(batch, n, -1)
         return super()._attended(qkv, embeddings, mask, **kwargs)
@@ -59,10 +77,9 @@ class NativeLayer(LeanLayer):
     def _attention(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
     ) -> Tensor:
-        window = self._features.get("sliding_window")
         other = False in (kwargs.get("is_causal"), getattr(self.self_attn, "is_causal", True))
         usual = other or kwargs.get("tree_context") is not None
-        if usual or not is_prompt(q, k, v, mask, window):
+        if usual or not is_prompt(q, k, v, mask, self.window):
             return super()._attention(q, k, v, mask, **kwargs)
         return causal(self._kernels, q, k, v, self._features["scaling"])
 

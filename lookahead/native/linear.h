@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "tile.h"
+#include "weights.h"
 
 namespace lookahead {
 
 constexpr int64_t kCacheFloats = 1 << 16;  // of the inputs that stay near a core
 constexpr int kTerms = 256;  // products added up before they join the total
+constexpr size_t kKept = 1 << 20;  // floats of working memory that a thread keeps between calls
 constexpr int kFewRows = 3;  // with fewer, the processor's own prefetching does better
 
 static inline int64_t panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
@@ -28,21 +30,44 @@ static inline void normalise(const float* x, const float* weight, float eps, int
   for (k = 0; k < size; k++) out[k] = x[k] * scale * weight[k];
 }
 
+// Room for `size` floats, at the start of a cache line.
+static inline float* aligned(std::vector<float>& held, size_t size) {
+  if (held.size() < size + 16) held.resize(size + 16);
+  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(held.data()) + 63) & ~uintptr_t{63});
+}
+
+// Where weights are made whole: a panel that is kept, or a group.
+struct Room {
+  float* at;
+  bool keep, made;
+};
+
 struct Linear {
   const float* x;         // [rows, inner]
-  const float* weight;    // packed
+  Weights weight;
   const float* bias;      // [outer] or null
   const float* residual;  // [rows, outer], added to the result, or null; may be y
   float* y;               // [rows, outer]; gated: [rows, outer / 2]
   int64_t rows, inner, outer;
   bool gated;             // a panel holds gate columns, then the up columns of the same outputs
 
-  // Rows first .. first + Count of panel `panel`.
+  // Rows first .. first + Count of panel `panel`. Weights that are not whole are made so group by
+  // group; with `made`, a whole panel of `room` holds them already.
   template <int Rows>
-  void block(int64_t first, int64_t panel, Ahead ahead) const {
-    Vec total[Rows][kVectors];
-    tile<Rows, kVectors, kTerms>(x + first * inner, inner, 1, weight + panel * inner * kPanel,
-                                 kPanel, inner, ahead, total);
+  void block(int64_t first, int64_t panel, Room room, Ahead ahead) const {
+    Vec total[Rows][kVectors] = {};
+    const int64_t run = weight.form == kWhole ? kTerms : kGroup;
+    for (int64_t begin = 0; begin < inner; begin += kTerms) {
+      const int64_t end = std::min<int64_t>(begin + kTerms, inner);
+      Vec part[Rows][kVectors] = {};
+      for (int64_t k = begin; k < end; k += run) {
+        const int64_t depth = std::min(run, end - k);
+        float* to = room.keep ? room.at + k * kPanel : room.at;
+        const float* w = room.made ? to : weight.rows(panel, k, depth, to);
+        accumulate(x + first * inner + k, inner, 1, w, kPanel, depth, ahead, part);
+      }
+      add(part, total);
+    }
     const int64_t width = gated ? outer / 2 : outer;
     const int64_t begin = panel * (gated ? kLanes : kPanel);
     const int vectors = gated ? 1 : kVectors;
@@ -73,17 +98,21 @@ struct Linear {
   // next panel of the weight is asked for while one is worked on.
   void work(int thread, int threads) const {
     const int64_t count = panels(outer), low = count * thread / threads,
-                  high = count * (thread + 1) / threads, bytes = inner * kPanel * 4;
+                  high = count * (thread + 1) / threads, bytes = weight.bytes();
+    thread_local std::vector<float> held;
+    float* room = weight.form == kWhole ? nullptr : aligned(held, inner * kPanel);
     const int64_t chunk = std::max<int64_t>(kCacheFloats / inner / kMaxRows, 1) * kMaxRows;
     for (int64_t start = 0; start < rows; start += chunk) {
       const int64_t size = std::min(chunk, rows - start);
       const int64_t blocks = (size + kMaxRows - 1) / kMaxRows;
-      const int64_t step = rows < kFewRows ? 0 : bytes / blocks / inner;
+      const bool few = rows < kFewRows && weight.form == kWhole;
+      const int64_t step = few ? 0 : bytes / blocks / inner;
       for (int64_t panel = low; panel < high; panel++) {
-        const char* next = reinterpret_cast<const char*>(weight) + (panel + 1) * bytes;
+        const char* next = weight.data + (panel + 1) * bytes;
         for_blocks(size, [&](int64_t first, int64_t some) {
           with_rows(some, [&](auto n) {
-            block<decltype(n)::value>(start + first, panel, {next, step});
+            const Room here{room, blocks > 1, room && first > 0};
+            block<decltype(n)::value>(start + first, panel, here, {next, step});
           });
           next += step * inner;
         });
@@ -91,5 +120,27 @@ struct Linear {
     }
   }
 };
+
+// y = act(norm(x) @ weight.T + bias) + residual, on all threads; without `norm` x is taken as it is.
+static inline void apply(Linear linear, const float* norm, float eps, int threads) {
+  thread_local std::vector<float> scratch;
+  const float* x = linear.x;
+  if (norm) {
+    const size_t size = linear.rows * linear.inner;
+    if (scratch.size() < size) scratch.resize(size);
+    linear.x = scratch.data();
+  }
+  float* normed = scratch.data();
+#pragma omp parallel num_threads(threads)
+  {
+    if (norm) {
+#pragma omp for
+      for (int64_t m = 0; m < linear.rows; m++)
+        normalise(x + m * linear.inner, norm, eps, linear.inner, normed + m * linear.inner);
+    }
+    linear.work(omp_get_thread_num(), omp_get_num_threads());
+  }
+  if (scratch.size() > kKept) std::vector<float>().swap(scratch);  // a long prompt's
+}
 
 }  // namespace lookahead

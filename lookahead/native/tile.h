@@ -35,31 +35,44 @@ struct Ahead {
   int64_t step;
 };
 
-// total[m][v] = sum over k of x[m * x_row + k * x_step] * w[k * w_row + lanes of v], added up in
-// runs of `Terms`, which round less than one long sum. The order does not depend on the rows.
+// part[m][v] += sum over k < depth of x[m * x_row + k * x_step] * w[k * w_row + lanes of v].
+template <int Rows, int Vectors>
+static inline void accumulate(const float* x, int64_t x_row, int64_t x_step, const float* w,
+                              int64_t w_row, int64_t depth, Ahead& ahead,
+                              Vec (&part)[Rows][Vectors]) {
+  for (int64_t k = 0; k < depth; k++) {
+    if (ahead.step) {
+      __builtin_prefetch(ahead.at, 0, 2);
+      if (kPanel * 4 > 64 && ahead.step > 64) __builtin_prefetch(ahead.at + 64, 0, 2);
+      ahead.at += ahead.step;
+    }
+    Vec column[Vectors];
+    for (int v = 0; v < Vectors; v++) column[v] = in_register(load(w + k * w_row + v * kLanes));
+    for (int m = 0; m < Rows; m++) {
+      const float factor = x[m * x_row + k * x_step];
+      for (int v = 0; v < Vectors; v++) part[m][v] += factor * column[v];
+    }
+  }
+}
+
+template <int Rows, int Vectors>
+static inline void add(const Vec (&part)[Rows][Vectors], Vec (&total)[Rows][Vectors]) {
+  for (int m = 0; m < Rows; m++)
+    for (int v = 0; v < Vectors; v++) total[m][v] += part[m][v];
+}
+
+// The same over any depth, added up in runs of `Terms`, which round less than one long sum. The
+// order does not depend on the rows.
 template <int Rows, int Vectors, int Terms>
 static inline void tile(const float* x, int64_t x_row, int64_t x_step, const float* w,
                         int64_t w_row, int64_t depth, Ahead ahead, Vec (&total)[Rows][Vectors]) {
   for (int m = 0; m < Rows; m++)
     for (int v = 0; v < Vectors; v++) total[m][v] = Vec{};
-  for (int64_t begin = 0; begin < depth; begin += Terms) {
-    const int64_t end = begin + Terms < depth ? begin + Terms : depth;
+  for (int64_t k = 0; k < depth; k += Terms) {
     Vec part[Rows][Vectors] = {};
-    for (int64_t k = begin; k < end; k++) {
-      if (ahead.step) {
-        __builtin_prefetch(ahead.at, 0, 2);
-        if (kPanel * 4 > 64 && ahead.step > 64) __builtin_prefetch(ahead.at + 64, 0, 2);
-        ahead.at += ahead.step;
-      }
-      Vec column[Vectors];
-      for (int v = 0; v < Vectors; v++) column[v] = in_register(load(w + k * w_row + v * kLanes));
-      for (int m = 0; m < Rows; m++) {
-        const float factor = x[m * x_row + k * x_step];
-        for (int v = 0; v < Vectors; v++) part[m][v] += factor * column[v];
-      }
-    }
-    for (int m = 0; m < Rows; m++)
-      for (int v = 0; v < Vectors; v++) total[m][v] += part[m][v];
+    accumulate(x + k * x_step, x_row, x_step, w + k * w_row, w_row,
+               Terms < depth - k ? Terms : depth - k, ahead, part);
+    add(part, total);
   }
 }
 

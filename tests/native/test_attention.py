@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lookahead.lean import rotate
-from lookahead.native.attention import Geometry, attend, causal, is_prompt
+from lookahead.native.attention import Geometry, Heads, attend, causal, is_prompt
 from tests.native.kernels import kernels_or_skip
 
 
@@ -82,9 +82,8 @@ def test_attention_is_that_of_pytorch(
     exact = expected(*arguments, torch.float64)
     usual = expected(*arguments, torch.float32)
     before = storage.clone()
-    found = attend(
-        kernels, qkv, (angles.cos(), angles.sin()), keys, values, where, heads, size**-0.5
-    )
+    turns, kind = (angles.cos(), angles.sin()), Heads(heads, key_heads, size, size**-0.5)
+    found = attend(kernels, qkv, turns, keys, values, where, kind)
 
     error, allowed = (float((x.double() - exact).abs().max()) for x in (found, usual))
     assert error <= 2 * allowed + 2e-6
@@ -135,7 +134,7 @@ def test_a_node_that_sees_nothing_gets_zeros() -> None:
     cache = torch.randn(2, 1, 1, 4, 8)
     turn = torch.ones(1, 2, 8), torch.zeros(1, 2, 8)
     value = qkv[0, 0, 2].clone()
-    found = attend(kernels_or_skip(), qkv, turn, cache[0], cache[1], where, 1, 1.0)
+    found = attend(kernels_or_skip(), qkv, turn, cache[0], cache[1], where, Heads(1, 1, 8, 1.0))
     torch.testing.assert_close(found[0, 0, 0], value)
     assert not found[0, 1].any()
 
@@ -148,5 +147,5 @@ def test_a_broken_key_shows_in_the_result() -> None:
         np.zeros(1, dtype=np.int64), np.full(1, 2, dtype=np.int64), np.ones((1, 1, 1), np.uint8)
     )
     turn = torch.ones(1, 1, 8), torch.zeros(1, 1, 8)
-    found = attend(kernels_or_skip(), qkv, turn, cache[0], cache[1], where, 1, 1.0)
+    found = attend(kernels_or_skip(), qkv, turn, cache[0], cache[1], where, Heads(1, 1, 8, 1.0))
     assert found.isnan().any()

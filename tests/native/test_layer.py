@@ -34,14 +34,14 @@ def counting(engine: lookahead.Engine) -> Counter[str]:
     counts: Counter[str] = Counter()
     kernels = kernels_or_skip()
 
-    def counted(name: str) -> Callable[..., None]:
-        def call(*args: Any) -> None:
+    def counted(name: str) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
             counts[name] += 1
-            getattr(kernels, name)(*args)
+            return getattr(kernels, name)(*args)
 
         return call
 
-    names = ("linear", "attention", "causal", "top")
+    names = ("linear", "attention", "stack", "causal", "top")
     passes = engine.fitted.passes
     changed: dict[str, Any] = {name: counted(name) for name in names}
     passes.kernels = replace(kernels, **changed)
@@ -71,11 +71,14 @@ def test_passes_prompts_and_readouts_of_a_known_family_run_on_the_kernels(
     if not getattr(config, "mlp_bias", False):
         layers = SIZES["num_hidden_layers"]
         assert counts["causal"] == layers
+        passes = engine.stats.passes
+        assert counts["attention"] == 0
         if getattr(config, "sliding_window", None) == 8:  # hides something after a token
-            assert counts["attention"] <= layers
+            assert counts["stack"] <= 1
         else:
-            assert counts["attention"] == layers * engine.stats.passes
-        assert counts["linear"] == (4 * layers + 1) * (engine.stats.passes + 1)
+            assert counts["stack"] == passes
+        by_layer = passes + 1 - counts["stack"]  # the prompt, and what a window hides from
+        assert counts["linear"] == 4 * layers * by_layer + passes + 1
 
 
 def test_a_padded_batch_runs_on_the_kernels() -> None:
@@ -85,7 +88,7 @@ def test_a_padded_batch_runs_on_the_kernels() -> None:
     model = tiny(FAMILY[0])
     plain, found, counts, _ = both(model, input_ids=ids, attention_mask=mask, max_new_tokens=40)
     assert torch.equal(found, plain)
-    assert counts["attention"] > 0 and counts["causal"] == 0
+    assert counts["stack"] > 0 and counts["causal"] == 0
 
 
 def test_a_window_is_left_to_the_usual_way_once_it_hides_something() -> None:
@@ -93,8 +96,7 @@ def test_a_window_is_left_to_the_usual_way_once_it_hides_something() -> None:
     ids = torch.randint(1, 97, (1, 10))
     plain, found, counts, engine = both(model, input_ids=ids, max_new_tokens=60)
     assert torch.equal(found, plain)
-    layers = SIZES["num_hidden_layers"]
-    assert 0 < counts["attention"] < layers * engine.stats.passes
+    assert 0 < counts["stack"] < engine.stats.passes
 
 
 def test_an_attention_function_of_the_users_own_is_called_as_ever() -> None:
@@ -120,7 +122,7 @@ def test_an_attention_function_of_the_users_own_is_called_as_ever() -> None:
     model.set_attn_implementation("sdpa")
     assert not torch.equal(plain, model.generate(input_ids=ids, max_new_tokens=20, pad_token_id=0))
     assert torch.equal(found, plain)
-    assert counts["attention"] == counts["causal"] == 0
+    assert counts["attention"] == counts["stack"] == counts["causal"] == 0
 
 
 def test_weights_are_packed_in_fp32_whatever_the_default_dtype_is() -> None:

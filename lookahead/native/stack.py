@@ -1,0 +1,89 @@
+"""All decoder layers of a pass over trees in one call of the kernels.
+
+Between two small products, Python takes as long as a product does. Where every layer is a native
+one of the same shape, the copy's list of layers becomes one ``NativeStack``. Other passes (a
+prompt, a window that hides something) go through the layers one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lookahead.kv_cache import CACHE_NAME, TreeCache
+
+from .attention import describe, fits, geometry
+from .build import Kernels
+from .layer import NativeLayer
+from .layers import Layer, run_layers
+
+
+class NativeStack(nn.Module):
+    """Layers 0, 1, ... of a model; called like one layer."""
+
+    def __init__(self, layers: Sequence[NativeLayer], kernels: Kernels) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self._kernels = kernels
+        self._first = layers[0]
+        self._described = (Layer * len(layers))(*(layer.described() for layer in layers))
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """``hidden_states`` [batch, n, hidden] -> the same shape."""
+        assert position_embeddings is not None
+        made = self._at_once(hidden_states, attention_mask, position_embeddings, **kwargs)
+        if made is not None:
+            return made
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask, position_embeddings, **kwargs)
+        return hidden_states
+
+    def _at_once(
+        self, x: Tensor, mask: Tensor | None, embeddings: tuple[Tensor, Tensor], **kwargs: Any
+    ) -> Tensor | None:
+        """What the layers compute, or None where the kernel does not apply."""
+        batch, n, _ = x.shape
+        cache, first = kwargs.get(CACHE_NAME), self._first
+        where = geometry(cache, batch, n, mask, kwargs.get("tree_context"), first.window)
+        if where is None or not isinstance(cache, TreeCache) or x.dtype != torch.float32:
+            return None
+        keys, values = cache.all_layers(len(self.layers))
+        if keys is None or values is None:
+            return None
+        if not fits(batch, n, embeddings, keys[0], values[0], where, first.heads):
+            return None
+        turns = embeddings[0].contiguous(), embeddings[1].contiguous()
+        described = describe(turns, keys[0], where, first.heads, n)
+        made = x.clone(memory_format=torch.contiguous_format)
+        run_layers(self._kernels, described, self._described, first.inner, made, keys, values)
+        return made
+
+
+def fuse_layers(model: nn.Module, kernels: Kernels) -> bool:
+    """Put the decoder layers of a copy into one stack, if all are native and alike."""
+    fused = False
+    for module in list(model.modules()):
+        if not isinstance(module, nn.ModuleList) or len(module) == 0:
+            continue
+        layers = [layer for layer in module if isinstance(layer, NativeLayer)]
+        if len(layers) == len(module) and _alike(layers):
+            stack = NativeStack(layers, kernels)
+            del module[:]
+            module.append(stack)
+            fused = True
+    return fused
+
+
+def _alike(layers: Sequence[NativeLayer]) -> bool:
+    """Whether layers have the same shape and window, and are numbered from 0."""
+    shapes = {(layer.heads, layer.inner, layer.window) for layer in layers}
+    return len(shapes) == 1 and [layer.index for layer in layers] == list(range(len(layers)))
