@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lookahead.sources.base import Source
 
@@ -29,10 +28,10 @@ _STREAK_MEMORY = 300.0
 _SUREST = 0.94
 
 
-def _ratios(prior: Sequence[float] | None, count: int) -> NDArray[np.float64]:
+def _ratios(prior: Sequence[float] | None, count: int) -> list[float]:
     """Shipped ratios, or ones where there are none that fit."""
     fits = prior is not None and len(prior) == count
-    return np.array(prior, dtype=np.float64) if fits else np.ones(count)
+    return [float(ratio) for ratio in prior] if prior is not None and fits else [1.0] * count
 
 
 class PathCalibration:
@@ -44,41 +43,33 @@ class PathCalibration:
     """
 
     def __init__(self, prior: Sequence[float] | None = None) -> None:
-        self._limits = np.geomspace(_LEAST_PATH, 1.0, _PATH_CLASSES)[:-1]
-        self._expected = np.zeros(_PATH_CLASSES)
-        self._accepted = np.zeros(_PATH_CLASSES)
+        self._limits: list[float] = np.geomspace(_LEAST_PATH, 1.0, _PATH_CLASSES)[:-1].tolist()
+        self._expected = [0.0] * _PATH_CLASSES
+        self._accepted = [0.0] * _PATH_CLASSES
         self._prior = _ratios(prior, _PATH_CLASSES)
-        self.ratios = self._prior.copy()
-        self._bounds: list[float] = self._limits.tolist()
-        self._listed: list[float] = self.ratios.tolist()
-
-    def correct(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Path probabilities as they turned out so far for estimates like these."""
-        corrected: NDArray[np.float64] = (
-            weights * self.ratios[np.searchsorted(self._limits, weights)]
-        )
-        return corrected
+        self.ratios = list(self._prior)
 
     def fitted(self) -> list[float]:
         """The ratios as they are now, to be the prior of others."""
-        return [round(float(ratio), 4) for ratio in self.ratios]
+        return [round(ratio, 4) for ratio in self.ratios]
 
-    def ratio(self, weight: float) -> float:
-        """The correction of one path probability, for the planner's inner loop."""
-        return self._listed[bisect_left(self._bounds, weight)]
+    def correct(self, weight: float) -> float:
+        """A path probability as it turned out so far for estimates like it."""
+        return weight * self.ratios[bisect_left(self._limits, weight)]
 
-    def record(self, weights: NDArray[np.float64], accepted: Sequence[int]) -> None:
+    def record(self, weights: Sequence[float], accepted: Sequence[int]) -> None:
         """Count the verified nodes of a pass: estimates, and which of them were accepted."""
-        classes = np.searchsorted(self._limits, weights)
-        self._expected += np.bincount(classes, weights, _PATH_CLASSES)
-        if len(accepted):
-            self._accepted += np.bincount(classes[list(accepted)], minlength=_PATH_CLASSES)
-        fade = np.where(self._expected > _PATH_MEMORY, 0.5, 1.0)
-        self._expected *= fade
-        self._accepted *= fade
-        shrunk = self._accepted + _PATH_STRENGTH * self._prior
-        self.ratios = np.minimum(shrunk / (self._expected + _PATH_STRENGTH), 1.5)
-        self._listed = self.ratios.tolist()
+        classes = [bisect_left(self._limits, weight) for weight in weights]
+        for at, weight in zip(classes, weights, strict=True):
+            self._expected[at] += weight
+        for node in accepted:
+            self._accepted[classes[node]] += 1.0
+        for at in set(classes):
+            if self._expected[at] > _PATH_MEMORY:
+                self._expected[at] *= 0.5
+                self._accepted[at] *= 0.5
+            shrunk = self._accepted[at] + _PATH_STRENGTH * self._prior[at]
+            self.ratios[at] = min(shrunk / (self._expected[at] + _PATH_STRENGTH), 1.5)
 
 
 class StreakCalibration:
@@ -94,10 +85,7 @@ class StreakCalibration:
     cells = (len(_STREAKS) + 1) * (len(_CHANCES) + 1)
 
     def __init__(self, prior: Sequence[float] | None = None) -> None:
-        fits = prior is not None and len(prior) == self.cells
-        self._prior = (
-            [float(r) for r in prior] if prior is not None and fits else [1.0] * self.cells
-        )
+        self._prior = _ratios(prior, self.cells)
         self._expected = [0.0] * self.cells
         self._accepted = [0.0] * self.cells
         self.ratios = list(self._prior)

@@ -28,26 +28,27 @@ _REFRESH = 16  # passes between two looks at the learned shape
 
 @dataclass(frozen=True)
 class CostTable:
-    """``relative[n]``: cost of a pass over n tokens, in plain passes. ``slopes[n]``: the least mean
-    cost of one more token over all wider passes."""
+    """``relative[n]``: cost of a pass over n tokens, in plain passes, and ``prices`` as a list.
+    ``slopes[n]``: the least mean cost of one more token over all wider passes."""
 
     relative: NDArray[np.float64]
     slopes: list[float]
+    prices: list[float]
 
     def price(self, width: int) -> float:
         """Relative cost of a pass over ``width`` tokens."""
-        return float(self.relative[min(width, len(self.relative) - 1)])
+        return self.prices[min(width, len(self.prices) - 1)]
 
     @classmethod
     def of(cls, relative: NDArray[np.float64]) -> CostTable:
         """Table of a curve; its last two entries are spare width."""
-        last = len(relative) - 1
-        slopes = [0.0] * (last + 1)
-        for n in range(last):
-            slopes[n] = float(
-                np.min((relative[n + 1 :] - relative[n]) / np.arange(1, last - n + 1))
-            )
-        return cls(relative, slopes)
+        at = np.arange(len(relative))
+        apart = at[None, :] - at[:, None]
+        ahead = apart > 0
+        rise = relative[None, :] - relative[:, None]
+        means = np.where(ahead, rise, np.inf) / np.where(ahead, apart, 1)
+        slopes: list[float] = [*means[:-1].min(axis=1).tolist(), 0.0]
+        return cls(relative, slopes, relative.tolist())
 
 
 def _rising(curve: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from lookahead.cost import CostTable
 from lookahead.memory import Memory
 from lookahead.planner import Plan, Planner
@@ -110,7 +108,7 @@ class Drafter:
         guessed = plan.guessed
         if guessed > 1:
             accepted = [node - 1 for node in seen.path[1:] if node < guessed]
-            self.calibration.paths.record(np.array(plan.weights[1:guessed]), accepted)
+            self.calibration.paths.record(plan.weights[1:guessed], accepted)
         if self._window is not None:
             self._memory.window_value.saw(owed, active=plan.window)
         for source in self.sources:

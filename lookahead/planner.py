@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, nlargest
 from typing import Any
 
-import numpy as np
-
 from lookahead.calibration import Calibration
 from lookahead.config import PlannerConfig
 from lookahead.cost import CostTable
@@ -118,17 +116,25 @@ class Planner:
         limit = min(
             max_nodes, self._config.max_nodes if fixed is None else fixed, len(cost.relative) - 2
         )
+        slopes = None if fixed is not None else cost.slopes
         rate *= _MARGIN
-        slopes = None if fixed is not None else [rate * slope for slope in cost.slopes]
-        grown = self._grow(root_token, limit, max_depth, streak, chain, slopes)
-        weights = self._calibration.paths.correct(np.array(grown.weights))
-        weights[0] = 1.0  # the token that every pass gives
-        gains = np.cumsum(weights)
-        worth = gains - rate * cost.relative[1 : len(gains) + 1]
-        nodes = int(np.argmax(worth)) if fixed is None else len(gains) - 1
-        grown.expected = float(gains[nodes])
-        grown.price = float(cost.relative[nodes + 1])
+        grown = self._grow(root_token, limit, max_depth, streak, chain, rate, slopes)
+        nodes = self._best_size(grown, rate, cost) if fixed is None else len(grown.tree) - 1
+        correct = self._calibration.paths.correct
+        grown.expected = 1.0 + sum([correct(weight) for weight in grown.weights[1 : nodes + 1]])
+        grown.price = cost.price(nodes + 1)
         return self._cut(grown, nodes)
+
+    def _best_size(self, grown: Plan, rate: float, cost: CostTable) -> int:
+        """How many of the nodes bring the most beyond what they cost."""
+        best, most = 0, -rate * cost.prices[1]
+        gain, correct = 0.0, self._calibration.paths.correct
+        for node, weight in enumerate(grown.weights[1:], 1):
+            gain += correct(weight)
+            worth = gain - rate * cost.prices[node + 1]
+            if worth > most:
+                best, most = node, worth
+        return best
 
     def _grow(
         self,
@@ -137,17 +143,18 @@ class Planner:
         max_depth: int,
         streak: int,
         chain: bool,
-        least: list[float] | None,
+        rate: float,
+        slopes: list[float] | None,
     ) -> Plan:
         """Take up to ``limit`` candidates, best first.
 
-        ``least[n]``: less than this never pays in a tree of n nodes or more; None: all pays. Growth
-        ends at the first node that does not.
+        Less than ``rate * slopes[n]`` never pays in a tree of n nodes or more; None: all pays.
+        Growth ends at the first node that does not.
         """
         plan = Plan(TokenTree(root_token))
         if max_depth < 1:
             return plan
-        paths = self._calibration.paths
+        correct = self._calibration.paths.correct
         buckets_of: list[list[int]] = [[]]
         heap: list[tuple[float, int, int, list[int], Any, int]] = []
         states = [source.root() for source in self._sources]
@@ -155,7 +162,7 @@ class Planner:
         while heap and len(plan.tree) <= limit:
             negative, parent, token, buckets, states, streak = heappop(heap)
             weight = -negative
-            if least is not None and weight * paths.ratio(weight) < least[len(plan.tree)]:
+            if slopes is not None and correct(weight) < rate * slopes[len(plan.tree)]:
                 break
             node = plan.tree.add(parent, token)
             plan.weights.append(weight)

@@ -58,23 +58,24 @@ def test_estimates_follow_when_the_text_changes() -> None:
 def test_path_products_that_promise_too_much_are_corrected() -> None:
     draw = random.Random(2)
     paths = PathCalibration()
-    weights = np.array([0.8, 0.3, 0.05])
-    assert np.array_equal(paths.correct(weights), weights)
+    weights = [0.8, 0.3, 0.05]
+    assert [paths.correct(weight) for weight in weights] == weights
     for _ in range(2000):
         accepted = [i for i, weight in enumerate(weights) if draw.random() < weight / 2]
         paths.record(weights, accepted)
-    assert paths.correct(weights) == pytest.approx(weights / 2, rel=0.3)
+    for weight in weights:
+        assert paths.correct(weight) == pytest.approx(weight / 2, rel=0.3)
 
 
 def test_ratios_of_paths_begin_at_the_prior_and_leave_it_for_what_is_seen() -> None:
     paths = PathCalibration([0.5] * 16)
-    weights = np.array([0.9, 0.2])
-    assert paths.correct(weights) == pytest.approx(weights / 2)
+    weights = [0.9, 0.2]
+    assert paths.correct(0.9) == pytest.approx(0.45)
     for _ in range(300):
         paths.record(weights, [0])
-    assert paths.correct(weights)[0] == pytest.approx(1.0, abs=0.05)
-    assert paths.correct(weights)[1] < 0.05
-    assert PathCalibration([0.5]).ratios.tolist() == [1.0] * 16  # of another version: left out
+    assert paths.correct(0.9) == pytest.approx(1.0, abs=0.05)
+    assert paths.correct(0.2) < 0.05
+    assert PathCalibration([0.5]).ratios == [1.0] * 16  # of another version: left out
 
 
 def test_guesses_after_a_streak_are_believed_as_often_as_they_come_true() -> None:

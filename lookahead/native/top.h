@@ -17,24 +17,41 @@ struct Top {
   float* chances;   // [rows, k]
 
   static constexpr int64_t kBlock = 256;
+  static constexpr float kFar = 80;  // e to this is finite
+
+  // The highest logit of each block of a part of a row, and the sum of e^(x - base) over the part;
+  // `base` is the first block's highest, so that the logits are read once.
+  struct Part {
+    float base, sum;
+  };
+
+  int64_t blocks() const { return (size + kBlock - 1) / kBlock; }
+
+  Part scan(const float* x, int64_t first, int64_t last, float* highs) const {
+    Part part{0, 0};
+    for (int64_t b = first; b < last; b++) {
+      highs[b] = highest(x + b * kBlock, length(b));
+      if (b == first) part.base = highs[b];
+      part.sum += total(x + b * kBlock, length(b), part.base);
+    }
+    return part;
+  }
 
   // Every token with at least the k-th largest of the blocks' largest logits: the k likeliest are
   // among them, and few blocks hold any.
-  void row(int64_t r, std::vector<float>& highs, std::vector<int64_t>& found) const {
+  void row(int64_t r, const float* highs, const Part* parts, int64_t count_of_parts) const {
     const float* x = logits + r * size;
-    const int64_t blocks = (size + kBlock - 1) / kBlock;
-    highs.resize(2 * blocks);
-    float *high = highs.data(), *sorted = high + blocks;
-    for (int64_t b = 0; b < blocks; b++) high[b] = highest(x + b * kBlock, length(b));
+    thread_local std::vector<float> sorted;
+    thread_local std::vector<int64_t> found;
     float least = -INFINITY;
-    if (blocks >= k) {
-      std::copy_n(high, blocks, sorted);
-      std::nth_element(sorted, sorted + k - 1, sorted + blocks, std::greater<float>());
+    if (blocks() >= k) {
+      sorted.assign(highs, highs + blocks());
+      std::nth_element(sorted.begin(), sorted.begin() + k - 1, sorted.end(), std::greater<float>());
       least = sorted[k - 1];
     }
     found.clear();
-    for (int64_t b = 0; b < blocks; b++)
-      for (int64_t i = b * kBlock; high[b] >= least && i < b * kBlock + length(b); i++)
+    for (int64_t b = 0; b < blocks(); b++)
+      for (int64_t i = b * kBlock; highs[b] >= least && i < b * kBlock + length(b); i++)
         if (x[i] >= least) found.push_back(i);
     const auto likelier = [x](int64_t a, int64_t b) {
       return x[a] > x[b] || (x[a] == x[b] && a < b);
@@ -42,7 +59,12 @@ struct Top {
     const int64_t count = std::min<int64_t>(k, found.size());
     std::partial_sort(found.begin(), found.begin() + count, found.end(), likelier);
     const float top = count ? x[found[0]] : NAN;
-    const float sum = total(x, top);
+    float sum = 0;
+    for (int64_t p = 0; p < count_of_parts; p++)
+      sum += parts[p].sum * std::exp(parts[p].base - top);
+    bool near = true;  // else a sum may have overflowed, or lost what counts
+    for (int64_t p = 0; p < count_of_parts; p++) near &= std::abs(parts[p].base - top) < kFar;
+    if (!near) sum = total(x, size, top);
     for (int64_t i = 0; i < k; i++) {
       const int64_t token = i < count ? found[i] : 0;
       tokens[r * k + i] = token;
@@ -59,36 +81,50 @@ struct Top {
   static float highest(const float* x, int64_t count) {
     float found = -INFINITY;
     int64_t i = 0;
-    if (count >= kLanes) {
-      Vec high = load(x);
-      for (i = kLanes; i + kLanes <= count; i += kLanes) {
-        const Vec value = load(x + i);
+    if (count >= 2 * kLanes) {
+      Vec high = load(x), other = load(x + kLanes);
+      for (i = 2 * kLanes; i + 2 * kLanes <= count; i += 2 * kLanes) {
+        const Vec value = load(x + i), next = load(x + i + kLanes);
         high = value > high ? value : high;
+        other = next > other ? next : other;
       }
+      high = other > high ? other : high;
       for (int lane = 0; lane < kLanes; lane++) found = std::max(found, high[lane]);
     }
     for (; i < count; i++) found = std::max(found, x[i]);
     return found;
   }
 
-  // Sum of e^(x - top).
-  float total(const float* x, float top) const {
+  // Sum of e^(x - base).
+  static float total(const float* x, int64_t count, float base) {
     Vec sums = {};
     int64_t i = 0;
-    for (; i + kLanes <= size; i += kLanes) sums += exponential(load(x + i) - top);
+    for (; i + kLanes <= count; i += kLanes) sums += exponential(load(x + i) - base);
     float sum = 0;
     for (int lane = 0; lane < kLanes; lane++) sum += sums[lane];
-    for (; i < size; i++) sum += std::exp(x[i] - top);
+    for (; i < count; i++) sum += std::exp(x[i] - base);
     return sum;
   }
 
+  // Few rows are cut into parts, so that no thread waits.
   void run(int threads) const {
+    const int64_t parts = rows < 2 * threads ? std::min<int64_t>(2 * threads, blocks()) : 1;
+    static thread_local std::vector<float> highs_held;
+    static thread_local std::vector<Part> parts_held;
+    highs_held.resize(rows * blocks());
+    parts_held.resize(rows * parts);
+    float* const highs = highs_held.data();
+    Part* const found = parts_held.data();
 #pragma omp parallel num_threads(threads)
     {
-      std::vector<float> highs;
-      std::vector<int64_t> found;
 #pragma omp for schedule(static)
-      for (int64_t r = 0; r < rows; r++) row(r, highs, found);
+      for (int64_t i = 0; i < rows * parts; i++) {
+        const int64_t r = i / parts, p = i % parts;
+        found[i] = scan(logits + r * size, blocks() * p / parts, blocks() * (p + 1) / parts,
+                        highs + r * blocks());
+      }
+#pragma omp for schedule(static)
+      for (int64_t r = 0; r < rows; r++) row(r, highs + r * blocks(), found + r * parts, parts);
     }
   }
 };
