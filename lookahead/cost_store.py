@@ -19,7 +19,7 @@ def cost_path(model: Any, passes: Passes) -> Path:
     """The file for this model on this machine, in the user's cache folder.
 
     Named after all that changes the cost of a pass: shape of the model, dtype, device, threads,
-    kind of passes and the version of PyTorch.
+    kind of passes, the bytes that they read, and the version of PyTorch.
     """
     config = text_config(model)
     shape = {
@@ -29,7 +29,7 @@ def cost_path(model: Any, passes: Passes) -> Path:
     }
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
-    kind = (passes.kind, passes.packed, passes.lean, config._attn_implementation)
+    kind = (passes.kind, passes.packed_bytes, passes.lean, config._attn_implementation)
     what = (
         type(model).__name__, shape, str(model.dtype), device.type, name, platform.node(),
         torch.get_num_threads(), *kind, torch.__version__,

@@ -14,8 +14,9 @@ from lookahead.lean import LeanLayer, make_lean
 from lookahead.native.build import Kernels
 from lookahead.native.layer import layer_maker
 from lookahead.native.load import load_kernels
+from lookahead.native.matrix import NativeMatrix
 from lookahead.native.stack import fuse_layers
-from lookahead.packed import can_compile, can_pack, pack_linears
+from lookahead.packed import PackedMatrix, can_compile, can_pack, pack_linears
 from lookahead.shared_copy import cannot_copy, shared_copy, weights_version
 
 COPY_WITH_TREE_ATTENTION, COPY, MODEL = "copy with tree attention", "copy", "model"
@@ -26,15 +27,15 @@ class Passes:
     """Makes the module for a model and keeps it up to date.
 
     ``kind`` is one of the kinds above; ``reason`` says why no copy is made, empty where one is;
-    ``packed`` counts prepacked linear layers, ``lean`` replaced decoder layers; ``kernels`` are the
-    compiled kernels, or why there are none.
+    ``packed`` counts prepacked linear layers, ``packed_bytes`` the bytes that a pass reads of them,
+    ``lean`` replaced decoder layers; ``kernels`` are the compiled kernels, or why there are none.
     """
 
     def __init__(self, model: Any, *, copied: bool = True, compiled: bool = True) -> None:
         self._model = model
         self._version: Any = None
         self._module: Any = None
-        self.packed = self.lean = 0
+        self.packed = self.packed_bytes = self.lean = 0
         self.reason = cannot_copy(model) if copied else "prepacking is switched off"
         self.kernels: Kernels | str = "compiled kernels are switched off"
         if self.reason:
@@ -89,4 +90,6 @@ class Passes:
         self.lean = make_lean(made, layer_maker(kernels) if kernels is not None else LeanLayer)
         if kernels is not None:
             fuse_layers(made, kernels)
+        packed = [m for m in made.modules() if isinstance(m, (NativeMatrix, PackedMatrix))]
+        self.packed_bytes = sum(matrix.bytes for matrix in packed)
         return made.eval()

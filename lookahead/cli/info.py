@@ -78,6 +78,7 @@ def describe_passes(passes: Any) -> dict[str, Any]:
     )
     return {
         "module": passes.kind,
+        "packed weights MB": round(passes.packed_bytes / 1e6, 1) if passes.packed_bytes else None,
         "no compiled kernels": "" if passes.used_kernels is not None else reason,
     }
 
