@@ -19,6 +19,7 @@ _STRENGTH = 12.0
 _LEAST_PATH = 1e-3
 _PATH_CLASSES = 16
 _PATH_STRENGTH = 8.0
+LARGEST_RATIO = 1.5  # of a path's probability to its estimate
 _PATH_MEMORY = 300.0
 _MEMORY = 2000.0  # trials a bucket remembers before old ones fade
 _STREAKS = (1, 2, 4, 8, 16)  # classes of streaks begin at these lengths, and at 0
@@ -69,7 +70,8 @@ class PathCalibration:
                 self._expected[at] *= 0.5
                 self._accepted[at] *= 0.5
             shrunk = self._accepted[at] + _PATH_STRENGTH * self._prior[at]
-            self.ratios[at] = min(shrunk / (self._expected[at] + _PATH_STRENGTH), 1.5)
+            ratio = shrunk / (self._expected[at] + _PATH_STRENGTH)
+            self.ratios[at] = min(ratio, LARGEST_RATIO)
 
 
 class StreakCalibration:

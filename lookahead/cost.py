@@ -29,10 +29,12 @@ _REFRESH = 16  # passes between two looks at the learned shape
 @dataclass(frozen=True)
 class CostTable:
     """``relative[n]``: cost of a pass over n tokens, in plain passes, and ``prices`` as a list.
-    ``slopes[n]``: the least mean cost of one more token over all wider passes."""
+    ``slopes[n]``: the least mean cost of one more token over all wider passes; ``floors[n]``: the
+    least of the slopes from n on."""
 
     relative: NDArray[np.float64]
     slopes: list[float]
+    floors: list[float]
     prices: list[float]
 
     def price(self, width: int) -> float:
@@ -47,8 +49,9 @@ class CostTable:
         ahead = apart > 0
         rise = relative[None, :] - relative[:, None]
         means = np.where(ahead, rise, np.inf) / np.where(ahead, apart, 1)
-        slopes: list[float] = [*means[:-1].min(axis=1).tolist(), 0.0]
-        return cls(relative, slopes, relative.tolist())
+        slopes = means[:-1].min(axis=1)
+        floors = np.minimum.accumulate(slopes[::-1])[::-1]
+        return cls(relative, [*slopes.tolist(), 0.0], [*floors.tolist(), 0.0], relative.tolist())
 
 
 def _rising(curve: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -117,12 +120,13 @@ class PassCost:
         """Follow one timed pass."""
         key = self._class(context)
         shape = self._shape(key)
-        relative = float(np.interp(width, WIDTHS, shape))
+        knots = _knots(width)
+        relative = float(sum([share * shape[knot] for knot, share in knots]))
         surprise = seconds / (self.scale * relative)
         bounded = min(max(surprise, 0.5), 2.0)  # one hiccup must not bend the curve
         self.scale *= bounded**_SCALE_RATE
         shape = shape.copy()
-        for knot, share in _knots(width):
+        for knot, share in knots:
             shape[knot] *= bounded ** (_SHAPE_RATE * share)
         self._shapes[key] = shape / shape[0]
         self._learned += 1

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from transformers.generation import logits_process, stopping_criteria
@@ -94,6 +95,11 @@ def _flags(value: Any, rows: int) -> list[bool]:
     return [bool(value)] * rows
 
 
+def _as_array(ids: Tensor) -> NDArray[Any] | None:
+    """The same memory as an array, where it is on a CPU: single tokens are written faster."""
+    return ids.numpy() if ids.device.type == "cpu" else None
+
+
 class Emitter:
     """Picks tokens and keeps what the call returns beside them.
 
@@ -112,6 +118,7 @@ class Emitter:
         batch, self.prompt_length = input_ids.shape
         self.ids = input_ids.new_zeros((batch, capacity))
         self.ids[:, : self.prompt_length] = input_ids
+        self._host = _as_array(self.ids)
         self.processors = logits_process.LogitsProcessorList(processors)
         self._of_row = [
             logits_process.LogitsProcessorList([_of_one_row(p, row) for p in processors])
@@ -168,7 +175,11 @@ class Emitter:
         place = self.prompt_length + emitted
         if place >= self.ids.shape[1]:
             self.ids = functional.pad(self.ids, (0, place))
-        self.ids[row, place] = token
+            self._host = _as_array(self.ids)
+        if self._host is not None:
+            self._host[row, place] = token
+        else:
+            self.ids[row, place] = token
 
     def scores_so_far(self) -> tuple[Tensor, ...] | None:
         """Scores of the steps so far where they are kept, as plain decoding shows them."""

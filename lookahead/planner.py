@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, nlargest
 from typing import Any
 
-from lookahead.calibration import Calibration
+from lookahead.calibration import LARGEST_RATIO, Calibration
 from lookahead.config import PlannerConfig
 from lookahead.cost import CostTable
 from lookahead.sources.base import Source
@@ -116,9 +116,9 @@ class Planner:
         limit = min(
             max_nodes, self._config.max_nodes if fixed is None else fixed, len(cost.relative) - 2
         )
-        slopes = None if fixed is not None else cost.slopes
+        table = cost if fixed is None else None
         rate *= _MARGIN
-        grown = self._grow(root_token, limit, max_depth, streak, chain, rate, slopes)
+        grown = self._grow(root_token, limit, max_depth, streak, chain, rate, table)
         nodes = self._best_size(grown, rate, cost) if fixed is None else len(grown.tree) - 1
         correct = self._calibration.paths.correct
         grown.expected = 1.0 + sum([correct(weight) for weight in grown.weights[1 : nodes + 1]])
@@ -144,12 +144,12 @@ class Planner:
         streak: int,
         chain: bool,
         rate: float,
-        slopes: list[float] | None,
+        cost: CostTable | None,
     ) -> Plan:
         """Take up to ``limit`` candidates, best first.
 
-        Less than ``rate * slopes[n]`` never pays in a tree of n nodes or more; None: all pays.
-        Growth ends at the first node that does not.
+        Less than ``rate * cost.slopes[n]`` does not pay in a tree of n nodes, whatever follows, and
+        growth ends there; ``floors`` say the same for larger trees. Without ``cost`` all pays.
         """
         plan = Plan(TokenTree(root_token))
         if max_depth < 1:
@@ -158,27 +158,31 @@ class Planner:
         buckets_of: list[list[int]] = [[]]
         heap: list[tuple[float, int, int, list[int], Any, int]] = []
         states = [source.root() for source in self._sources]
-        self._expand(plan, 0, states, 1.0, heap, streak, chain)
+        least = 0.0 if cost is None else rate / LARGEST_RATIO * cost.floors[1]
+        self._expand(plan, 0, states, 1.0, heap, streak, chain, max(_UNLIKELY, least))
         while heap and len(plan.tree) <= limit:
             negative, parent, token, buckets, states, streak = heappop(heap)
             weight = -negative
-            if slopes is not None and correct(weight) < rate * slopes[len(plan.tree)]:
+            if cost is not None and correct(weight) < rate * cost.slopes[len(plan.tree)]:
                 break
             node = plan.tree.add(parent, token)
             plan.weights.append(weight)
             buckets_of.append(buckets)
             if weight > _NEGLIGIBLE and plan.tree.depths[node] < max_depth:
                 states = [s.advance(at, token) for s, at in zip(self._sources, states, strict=True)]
-                self._expand(plan, node, states, weight, heap, streak, chain)
+                if cost is not None:
+                    least = rate / LARGEST_RATIO * cost.floors[len(plan.tree)]
+                floor = max(_UNLIKELY, least)
+                self._expand(plan, node, states, weight, heap, streak, chain, floor)
         owners = self._calibration.owners
         plan.proposers = [tuple([owners[bucket] for bucket in known]) for known in buckets_of]
         return plan
 
     def _expand(
         self, plan: Plan, node: int, states: list[Any], weight: float, heap: list[Any],
-        streak: int, chain: bool,
+        streak: int, chain: bool, floor: float,
     ) -> None:  # fmt: skip
-        """Merge what the sources say after a node and queue it."""
+        """Merge what the sources say after a node and queue what is likelier than ``floor``."""
         merged: dict[int, list[int]] = {}
         chances: dict[int, float] = {}
         probabilities, offsets = self._calibration.probabilities, self._calibration.offsets
@@ -205,14 +209,19 @@ class Planner:
         surer = self._calibration.streaks.correct(cell, best)
         plan.tops[node] = (top, best, cell)
         scale = weight / total * ((1.0 - surer) / (1.0 - best) if best < 1.0 else 1.0)
+        highest = weight * surer
+        if highest > floor:
+            heappush(heap, (-highest, node, top, merged[top], states, streak + 1))
+        if chain or min(best * total * scale, highest) <= floor:
+            return
         likely: Iterable[tuple[int, float]] = chances.items()
-        if chain or len(chances) > _MAX_SIBLINGS:
-            likely = nlargest(1 if chain else _MAX_SIBLINGS, likely, key=_chance)
+        if len(chances) > _MAX_SIBLINGS:
+            likely = [item for item in likely if item[1] * scale > floor]
+            likely = nlargest(_MAX_SIBLINGS, likely, key=_chance)
         for token, chance in likely:
-            path = weight * surer if token == top else min(chance * scale, weight * surer)
-            if path > _UNLIKELY:
-                follows = streak + 1 if token == top else 0
-                heappush(heap, (-path, node, token, merged[token], states, follows))
+            path = chance * scale
+            if path > floor and token != top:
+                heappush(heap, (-min(path, highest), node, token, merged[token], states, 0))
 
     @staticmethod
     def _cut(plan: Plan, nodes: int) -> Plan:

@@ -35,11 +35,12 @@ def test_measured_widths_cost_what_was_measured(seconds: dict[int, float]) -> No
 @given(st.lists(st.floats(0.0, 3.0), min_size=2, max_size=20))
 def test_slopes_are_the_least_mean_cost_of_a_further_token(steps: list[float]) -> None:
     relative = np.cumsum(steps)
-    slopes = CostTable.of(relative).slopes
+    table = CostTable.of(relative)
     for n in range(len(relative) - 1):
         wider = range(n + 1, len(relative))
         expected = min((relative[m] - relative[n]) / (m - n) for m in wider)
-        assert slopes[n] == pytest.approx(expected)
+        assert table.slopes[n] == pytest.approx(expected)
+        assert table.floors[n] == min(table.slopes[n:-1])
 
 
 @given(st.integers(1, 1000), st.integers(1, 100_000))

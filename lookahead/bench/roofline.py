@@ -3,6 +3,9 @@
 1. The bytes that a step must read: weights, and the cache at the context of the run.
 2. The bandwidth of the device, measured.
 3. Plain decoding and the engine on the same prompt, timed pass by pass.
+
+Packed weights can be smaller than the model's own (``native/weights.h``): a pass over them may then
+take less than the floor.
 """
 
 from collections.abc import Sequence
@@ -23,8 +26,8 @@ WARM_UP_TOKENS = 8
 class Roofline:
     """Bytes, bytes per second and seconds; ``pass_`` figures are means over the engine's passes.
 
-    ``floor`` is the least time of a step (``theory.step_floor``), in a pass too: it reads the same
-    bytes once for all its tokens.
+    ``floor`` is the least time of a step (``theory.step_floor``), in a pass too, unless its weights
+    are packed in fewer bytes: it reads the same once for all its tokens.
     """
 
     weight_bytes: int

@@ -106,9 +106,10 @@ struct Top {
     return sum;
   }
 
-  // Few rows are cut into parts, so that no thread waits.
+  // A thread scans the columns that it has written as the last linear layer of a model: they lie in
+  // its cache.
   void run(int threads) const {
-    const int64_t parts = rows < 2 * threads ? std::min<int64_t>(2 * threads, blocks()) : 1;
+    const int64_t parts = std::min<int64_t>(threads, blocks());
     static thread_local std::vector<float> highs_held;
     static thread_local std::vector<Part> parts_held;
     highs_held.resize(rows * blocks());
@@ -119,8 +120,8 @@ struct Top {
     {
 #pragma omp for schedule(static)
       for (int64_t i = 0; i < rows * parts; i++) {
-        const int64_t r = i / parts, p = i % parts;
-        found[i] = scan(logits + r * size, blocks() * p / parts, blocks() * (p + 1) / parts,
+        const int64_t r = i % rows, p = i / rows;
+        found[r * parts + p] = scan(logits + r * size, blocks() * p / parts, blocks() * (p + 1) / parts,
                         highs + r * blocks());
       }
 #pragma omp for schedule(static)
