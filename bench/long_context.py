@@ -19,6 +19,7 @@ import torch
 import lookahead
 from lookahead import Config, JacobiConfig, PlannerConfig
 from lookahead.bench.prompt_sets import load_prompts
+from lookahead.kv_cache import CACHE_NAME
 from lookahead.model_store import LoadOptions, ModelStore, load
 
 WIDTHS = (1, 8, 32, 64)
@@ -35,8 +36,8 @@ def config(width: int | None) -> Config:
 def generate(engine: Any, ids: torch.Tensor, cache: Any, tokens: int) -> torch.Tensor:
     """Greedy decoding behind a copy of ``cache``, which holds all of ``ids`` but the last."""
     found: torch.Tensor = engine.generate(
-        ids, past_key_values=copy.deepcopy(cache), max_new_tokens=tokens, do_sample=False,
-        attention_mask=torch.ones_like(ids), pad_token_id=0, eos_token_id=None,
+        ids, max_new_tokens=tokens, do_sample=False, attention_mask=torch.ones_like(ids),
+        pad_token_id=0, eos_token_id=None, **{CACHE_NAME: copy.deepcopy(cache)},
     )  # fmt: skip
     return found
 
@@ -59,7 +60,7 @@ def main(model: str | None, prompts: Path, tokens: int, new: int) -> None:
             ids[:, :-1], max_new_tokens=1, do_sample=False, return_dict_in_generate=True,
             attention_mask=torch.ones_like(ids[:, :-1]), pad_token_id=0, eos_token_id=None,
         )  # fmt: skip
-    cache = read.past_key_values
+    cache = read[CACHE_NAME]
     plain = generate(loaded.model, ids, cache, new)
     for width in (*WIDTHS, None):
         engine = lookahead.wrap(loaded.model, config(width))

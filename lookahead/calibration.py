@@ -47,7 +47,7 @@ class PathCalibration:
         self._limits: list[float] = np.geomspace(_LEAST_PATH, 1.0, _PATH_CLASSES)[:-1].tolist()
         self._expected = [0.0] * _PATH_CLASSES
         self._accepted = [0.0] * _PATH_CLASSES
-        self._prior = _ratios(prior, _PATH_CLASSES)
+        self._prior = [min(ratio, LARGEST_RATIO) for ratio in _ratios(prior, _PATH_CLASSES)]
         self.ratios = list(self._prior)
 
     def fitted(self) -> list[float]:

@@ -21,6 +21,7 @@ def cost_path(model: Any, passes: Passes) -> Path:
     Named after all that changes the cost of a pass: shape of the model, dtype, device, threads,
     kind of passes, the bytes that they read, and the version of PyTorch.
     """
+    passes.module()  # made now, so that its bytes are known
     config = text_config(model)
     shape = {
         name: value

@@ -84,9 +84,8 @@ class LeanLayer(nn.Module):
         self._qkv, self._out = _matrix(attention.q_proj), _matrix(attention.o_proj)
         self._gate_up, self._down = _matrix(layer.mlp.gate_proj), _matrix(layer.mlp.down_proj)
         self._inner, self._act = layer.mlp.gate_proj.out_features, layer.mlp.act_fn
-        self._norm = (layer.input_layernorm.weight, layer.input_layernorm.variance_epsilon)
-        after = layer.post_attention_layernorm
-        self._norm_after = (after.weight, after.variance_epsilon)
+        self._norm = _norm(layer.input_layernorm)
+        self._norm_after = _norm(layer.post_attention_layernorm)
         self._head_norms = _head_norms(attention)
 
     def forward(
@@ -174,7 +173,13 @@ def _head_norms(attention: Any) -> list[tuple[tuple[Tensor, float], slice]]:
     heads = attention.q_proj.out_features // attention.head_dim
     turned = heads + attention.k_proj.out_features // attention.head_dim
     parts = ((attention.q_norm, slice(0, heads)), (attention.k_norm, slice(heads, turned)))
-    return [((norm.weight, norm.variance_epsilon), part) for norm, part in parts]
+    return [(_norm(norm), part) for norm, part in parts]
+
+
+def _norm(norm: Any) -> tuple[Tensor, float]:
+    """Weight and epsilon. The alias keeps the weight's memory, whatever becomes of the parameter
+    while a pass runs."""
+    return norm.weight.detach(), norm.variance_epsilon
 
 
 def _matrix(linear: PackedLinear) -> nn.Module:

@@ -70,6 +70,7 @@ class Passes:
         """Run passes on this kind of module from now on."""
         self.kind = kind
         self._version = None
+        self.packed = self.packed_bytes = self.lean = 0
 
     def module(self) -> Any:
         """The module, made anew where weights of the model have changed since."""
@@ -89,7 +90,8 @@ class Passes:
             made.set_attn_implementation(hf.register())
         self.lean = make_lean(made, layer_maker(kernels) if kernels is not None else LeanLayer)
         if kernels is not None:
-            fuse_layers(made, kernels)
+            count = getattr(made.config.get_text_config(), "num_hidden_layers", None)
+            fuse_layers(made, kernels, count)
         packed = [m for m in made.modules() if isinstance(m, (NativeMatrix, PackedMatrix))]
         self.packed_bytes = sum(matrix.bytes for matrix in packed)
         return made.eval()

@@ -1,5 +1,5 @@
 // What Python calls, by ctypes. All tensors are fp32, and contiguous where no strides are given;
-// that is checked there.
+// that is checked there, for a stack when its layers are made.
 #include <algorithm>
 #include <atomic>
 

@@ -33,8 +33,11 @@ class NativeLayer(LeanLayer):
         )
         self._kernels = kernels
         self.heads = Heads(self._heads, self._key_heads, self._size, self._features["scaling"])
-
-        self.inner, self.index = self._inner, self._index
+        self.hidden, self.inner, self.index = (
+            layer.mlp.gate_proj.in_features,
+            self._inner,
+            self._index,
+        )
 
     @property
     def window(self) -> int | None:
@@ -111,12 +114,15 @@ def layer_maker(kernels: Kernels) -> Callable[..., LeanLayer]:
 def _suits(layer: Any) -> bool:
     """fp32 throughout, gated by SiLU without biases, as the kernels have it."""
     mlp = layer.mlp
-    weights = [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
+    heads = [getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm")]
+    norms = [layer.input_layernorm, layer.post_attention_layernorm, *filter(None, heads)]
+    weights = [norm.weight for norm in norms]
     plain = mlp.gate_proj.bias is None and mlp.up_proj.bias is None
     return (
         plain
         and type(mlp.act_fn) in (nn.SiLU, type(ACT2FN["silu"]))
         and all(w.dtype == torch.float32 and w.is_contiguous() for w in weights)
+        and all(w.device.type == "cpu" for w in weights)
         and isinstance(mlp.down_proj.joint.matrix, NativeMatrix)
         and isinstance(layer.self_attn.o_proj.joint.matrix, NativeMatrix)
         and isinstance(layer.self_attn.q_proj.joint.matrix, NativeMatrix)

@@ -13,7 +13,7 @@ namespace lookahead {
 constexpr int64_t kCacheFloats = 1 << 16;  // of the inputs that stay near a core
 constexpr int kTerms = 256;  // products added up before they join the total
 constexpr size_t kKept = 1 << 20;  // floats of working memory that a thread keeps between calls
-constexpr int kFewRows = 3;  // with fewer, the processor's own prefetching does better
+constexpr int kFewRows = 3;  // of whole weights: with fewer, the processor's own prefetching does better
 
 static inline int64_t panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 
@@ -111,7 +111,7 @@ struct Linear {
         const char* next = weight.data + (panel + 1) * bytes;
         for_blocks(size, [&](int64_t first, int64_t some) {
           with_rows(some, [&](auto n) {
-            const Room here{room, blocks > 1, room && first > 0};
+            const Room here{room, room && blocks > 1, room && first > 0};
             block<decltype(n)::value>(start + first, panel, here, {next, step});
           });
           next += step * inner;

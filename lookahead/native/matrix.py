@@ -16,7 +16,7 @@ _ALIGNED = 64  # bytes of a cache line
 
 
 class Form(IntEnum):
-    """How packed weights are kept; all give the same fp32 values, see ``weights.h``."""
+    """How packed weights are kept: the same fp32 values but for the sign of zero; ``weights.h``."""
 
     WHOLE = 0
     HALF = 1  # bfloat16: the lower halves are zero

@@ -67,7 +67,8 @@ struct Stack {
     const int64_t rows = pass.batch * pass.nodes, mixed_size = pass.heads * pass.size,
                   all = mixed_size + 2 * pass.key_heads * pass.size;
     thread_local Scratch held;
-    float* const qkv = held.floats(rows * (all + mixed_size + inner));
+    const int64_t needed = rows * (all + mixed_size + inner);
+    float* const qkv = held.floats(needed);
     float* const mixed = qkv + rows * all;
     float* const between = mixed + rows * mixed_size;
     for (int64_t i = 0; i < count; i++) {
@@ -83,6 +84,7 @@ struct Stack {
       apply({between, l.down.weights(inner), l.down.bias, x, x, rows, inner, hidden, false},
             nullptr, 0, threads);
     }
+    if (needed > static_cast<int64_t>(kKept)) std::vector<float>().swap(held.memory);
   }
 
   void normalise_heads(const Layer& l, float* qkv, int64_t rows, int64_t all) const {

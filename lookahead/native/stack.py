@@ -8,7 +8,7 @@ prompt, a window that hides something) go through the layers one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,12 @@ class NativeStack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self._kernels = kernels
-        self._first = layers[0]
         self._described = (Layer * len(layers))(*(layer.described() for layer in layers))
+
+    @property
+    def _layer(self) -> NativeLayer:
+        """Any of them: they are alike."""
+        return cast(NativeLayer, self.layers[0])
 
     def forward(
         self,
@@ -51,13 +55,15 @@ class NativeStack(nn.Module):
         self, x: Tensor, mask: Tensor | None, embeddings: tuple[Tensor, Tensor], **kwargs: Any
     ) -> Tensor | None:
         """What the layers compute, or None where the kernel does not apply."""
-        batch, n, _ = x.shape
-        cache, first = kwargs.get(CACHE_NAME), self._first
+        batch, n, hidden = x.shape
+        cache, first = kwargs.get(CACHE_NAME), self._layer
         where = geometry(cache, batch, n, mask, kwargs.get("tree_context"), first.window)
         if where is None or not isinstance(cache, TreeCache) or x.dtype != torch.float32:
             return None
         keys, values = cache.all_layers(len(self.layers))
         if keys is None or values is None:
+            return None
+        if keys.stride(0) != values.stride(0) or hidden != first.hidden:
             return None
         if not fits(batch, n, embeddings, keys[0], values[0], where, first.heads):
             return None
@@ -68,19 +74,16 @@ class NativeStack(nn.Module):
         return made
 
 
-def fuse_layers(model: nn.Module, kernels: Kernels) -> bool:
-    """Put the decoder layers of a copy into one stack, if all are native and alike."""
-    fused = False
+def fuse_layers(model: nn.Module, kernels: Kernels, count: int | None) -> None:
+    """Put the decoder layers of a copy into one stack, if all ``count`` are native and alike."""
     for module in list(model.modules()):
         if not isinstance(module, nn.ModuleList) or len(module) == 0:
             continue
         layers = [layer for layer in module if isinstance(layer, NativeLayer)]
-        if len(layers) == len(module) and _alike(layers):
+        if len(layers) == len(module) == count and _alike(layers):
             stack = NativeStack(layers, kernels)
             del module[:]
             module.append(stack)
-            fused = True
-    return fused
 
 
 def _alike(layers: Sequence[NativeLayer]) -> bool:

@@ -17,7 +17,7 @@ struct Top {
   float* chances;   // [rows, k]
 
   static constexpr int64_t kBlock = 256;
-  static constexpr float kFar = 80;  // e to this is finite
+  static constexpr float kFar = 60;  // e to this, times any vocabulary, is finite
 
   // The highest logit of each block of a part of a row, and the sum of e^(x - base) over the part;
   // `base` is the first block's highest, so that the logits are read once.

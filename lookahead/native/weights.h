@@ -3,7 +3,7 @@
 // A few rows take as long as their weights take to come from memory. Many fp32 models hold less
 // than 32 bits a weight: those trained in bfloat16 have zeros in the lower half, those that came
 // from 4 or 8 bits with scales (GGUF) are scale * code + base in groups. Such weights are kept that
-// small; a panel is made whole again in a core's cache, bit by bit the same.
+// small; a panel is made whole again in a core's cache, every value the same (but the sign of zero).
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -98,7 +98,7 @@ struct Weights {
 };
 
 // The largest step of which all values are whole multiples above `low`; 0 if there is none of
-// which 255 reach `high`. Euclid's algorithm in double precision, where all this is exact.
+// which 255 reach `high`. Euclid's algorithm in double precision; `encode` checks what comes of it.
 static inline double common_step(const float* values, double low, double high) {
   double step = 0;
   for (int i = 0; i < kGroup; i++) {

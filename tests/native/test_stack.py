@@ -11,6 +11,7 @@ from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Conf
 
 import lookahead
 from lookahead import Config
+from lookahead.native.layer import NativeLayer
 from lookahead.native.stack import NativeStack
 from lookahead.passes import Passes
 from tests.native.kernels import kernels_or_skip
@@ -62,17 +63,6 @@ def test_logits_are_those_of_single_layers(
     torch.testing.assert_close(together, one_by_one, rtol=1e-5, atol=1e-5)
 
 
-def test_the_hidden_states_that_are_given_are_left_as_they_were() -> None:
-    kernels_or_skip()
-    model = tiny(LlamaConfig(**SIZES))
-    embeds = torch.randn(1, 6, SIZES["hidden_size"])
-    before = embeds.clone()
-    plain = model.generate(inputs_embeds=embeds, max_new_tokens=8, pad_token_id=0)
-    engine = lookahead.wrap(model, Config(remember_cost=False))
-    found = engine.generate(inputs_embeds=embeds, max_new_tokens=8, pad_token_id=0)
-    assert torch.equal(found, plain) and torch.equal(embeds, before)
-
-
 @pytest.mark.parametrize(
     "config, stacks",
     [
@@ -88,3 +78,37 @@ def test_only_layers_that_are_alike_are_run_together(config: PreTrainedConfig, s
     found = [m for m in passes.module().modules() if isinstance(m, NativeStack)]
     assert len(found) == stacks
     assert passes.packed_bytes > 0
+
+
+def test_layers_that_the_configuration_leaves_out_are_not_run() -> None:
+    model = tiny(LlamaConfig(**SIZES))
+    model.config.num_hidden_layers = 2
+    passes = Passes(model)
+    assert not [m for m in passes.module().modules() if isinstance(m, NativeStack)]
+    ids = torch.randint(1, 97, (1, 9))
+    plain = model.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)
+    engine = lookahead.wrap(model, Config(remember_cost=False))
+    found = engine.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)
+    assert torch.equal(found, plain)
+
+
+def test_norms_outlive_a_parameter_that_is_replaced_while_a_pass_runs() -> None:
+    kernels_or_skip()
+    model = tiny(Qwen3Config(**SIZES, head_dim=16))
+    layers = [m for m in Passes(model).module().modules() if isinstance(m, NativeLayer)]
+    assert len(layers) == SIZES["num_hidden_layers"]
+    held = [norm for layer in layers for norm, _ in (layer._norm, layer._norm_after)]
+    held += [norm for layer in layers for (norm, _), _ in layer._head_norms]
+    places, values = [x.data_ptr() for x in held], [x.clone() for x in held]
+    for parameter in model.parameters():
+        parameter.data = torch.zeros_like(parameter.data)
+    assert [x.data_ptr() for x in held] == places
+    assert all(torch.equal(x, value) for x, value in zip(held, values, strict=True))
+
+
+def test_head_norms_of_another_dtype_are_left_to_the_usual_way() -> None:
+    kernels_or_skip()
+    model = tiny(Qwen3Config(**SIZES, head_dim=16))
+    model.model.layers[1].self_attn.q_norm.to(torch.bfloat16)
+    found = [m for m in Passes(model).module().modules() if isinstance(m, NativeStack)]
+    assert not found
