@@ -68,7 +68,9 @@ class FakeEngine:
     stats: Stats = field(default_factory=Stats)
     capability: ClassVar[Any] = SimpleNamespace(mode="tree", reason="a test says so")
     fitted: ClassVar[Any] = SimpleNamespace(
-        passes=SimpleNamespace(kind="copy", kernels="no compiler", used_kernels=None)
+        passes=SimpleNamespace(
+            kind="copy", kernels="no compiler", used_kernels=None, packed_bytes=0
+        )
     )
 
     def stream(self, **arguments: Any) -> Iterator[Step]:

@@ -22,7 +22,11 @@ def test_info_shows_model_capability_device_and_versions(command: Command) -> No
     assert found["model"]["context"] == 64
     assert found["model"]["folder"] == str(command.folder)
     assert found["capability"] == {"mode": "tree", "reason": "a test says so"}
-    assert found["passes"] == {"module": "copy", "no compiled kernels": "no compiler"}
+    assert found["passes"] == {
+        "module": "copy",
+        "packed weights MB": None,
+        "no compiled kernels": "no compiler",
+    }
     assert found["device"]["device"] == ("cuda:0" if torch.cuda.is_available() else "cpu")
     assert torch.__version__.startswith(found["versions"]["torch"])
     for word in ("LlamaForCausalLM", "a test says so", "cpu", found["versions"]["torch"]):

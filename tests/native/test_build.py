@@ -139,9 +139,14 @@ def test_another_compiler_or_other_flags_get_a_library_of_their_own(tmp_path: Pa
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
-def test_kernels_for_the_least_processor_compute_rightly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level, needs", [("x86-64", "sse2"), ("x86-64-v3", "avx2")])
+def test_kernels_for_lesser_processors_compute_rightly(
+    level: str, needs: str, tmp_path: Path
+) -> None:
     kernels_or_skip()
-    flags = [flag if "native" not in flag else "-march=x86-64" for flag in FLAGS]
+    if needs not in Path("/proc/cpuinfo").read_text().split():
+        pytest.skip(f"no {needs} here")
+    flags = [flag if "native" not in flag else f"-march={level}" for flag in FLAGS]
     assert wrong(build(tmp_path, flags=flags)) == ""
 
 
