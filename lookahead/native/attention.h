@@ -21,17 +21,6 @@ constexpr int kFewTerms = 32;      // products added up before they join the tot
 constexpr int kWidest = 3;         // vectors of query rows that a tile of scores holds at most
 constexpr float kUnseen = -1e30f;  // score of a slot that a node does not see
 
-// Memory that a thread keeps from call to call; it only grows.
-struct Scratch {
-  std::vector<float> memory;
-
-  float* floats(int64_t count) {
-    if (static_cast<int64_t>(memory.size()) < count + 16) memory.resize(count + 16);
-    const uintptr_t at = reinterpret_cast<uintptr_t>(memory.data());
-    return memory.data() + (64 - at % 64) % 64 / 4;
-  }
-};
-
 struct TreeAttention {
   const float* q;  // [batch, heads, nodes, size], with strides in floats
   int64_t q_batch, q_head, q_node;

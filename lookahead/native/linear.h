@@ -30,12 +30,6 @@ static inline void normalise(const float* x, const float* weight, float eps, int
   for (k = 0; k < size; k++) out[k] = x[k] * scale * weight[k];
 }
 
-// Room for `size` floats, at the start of a cache line.
-static inline float* aligned(std::vector<float>& held, size_t size) {
-  if (held.size() < size + 16) held.resize(size + 16);
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(held.data()) + 63) & ~uintptr_t{63});
-}
-
 // Where weights are made whole: a panel that is kept, or a group.
 struct Room {
   float* at;
@@ -99,8 +93,8 @@ struct Linear {
   void work(int thread, int threads) const {
     const int64_t count = panels(outer), low = count * thread / threads,
                   high = count * (thread + 1) / threads, bytes = weight.bytes();
-    thread_local std::vector<float> held;
-    float* room = weight.form == kWhole ? nullptr : aligned(held, inner * kPanel);
+    thread_local Scratch held;
+    float* room = weight.form == kWhole ? nullptr : held.floats(inner * kPanel);
     const int64_t chunk = std::max<int64_t>(kCacheFloats / inner / kMaxRows, 1) * kMaxRows;
     for (int64_t start = 0; start < rows; start += chunk) {
       const int64_t size = std::min(chunk, rows - start);

@@ -1,6 +1,7 @@
 // The inner loop of every product here: a few rows times a panel of columns, held in registers.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace lookahead {
 
@@ -28,6 +29,17 @@ static inline Vec in_register(Vec value) {
 #endif
   return value;
 }
+
+// Floats that a thread keeps from call to call, from the start of a cache line on; they only grow.
+struct Scratch {
+  std::vector<float> memory;
+
+  float* floats(int64_t count) {
+    if (static_cast<int64_t>(memory.size()) < count + 16) memory.resize(count + 16);
+    const uintptr_t at = reinterpret_cast<uintptr_t>(memory.data());
+    return memory.data() + (64 - at % 64) % 64 / 4;
+  }
+};
 
 // Memory to be asked for while a tile computes: `step` bytes further with every level of depth.
 struct Ahead {

@@ -121,8 +121,8 @@ struct Top {
 #pragma omp for schedule(static)
       for (int64_t i = 0; i < rows * parts; i++) {
         const int64_t r = i % rows, p = i / rows;
-        found[r * parts + p] = scan(logits + r * size, blocks() * p / parts, blocks() * (p + 1) / parts,
-                        highs + r * blocks());
+        const int64_t first = blocks() * p / parts, last = blocks() * (p + 1) / parts;
+        found[r * parts + p] = scan(logits + r * size, first, last, highs + r * blocks());
       }
 #pragma omp for schedule(static)
       for (int64_t r = 0; r < rows; r++) row(r, highs + r * blocks(), found + r * parts, parts);
