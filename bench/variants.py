@@ -19,7 +19,15 @@ from typing import Any
 import click
 
 import lookahead
-from lookahead import Config, JacobiConfig, LookupConfig, PlannerConfig, PoolConfig, RecyclingConfig
+from lookahead import (
+    Config,
+    JacobiConfig,
+    LookupConfig,
+    PlannerConfig,
+    PoolConfig,
+    PositionsConfig,
+    RecyclingConfig,
+)
 from lookahead.bench import report
 from lookahead.bench.measure import summarise
 from lookahead.bench.methods import EngineMethod, Method, Siblings, TransformersMethod
@@ -51,6 +59,7 @@ def sources() -> dict[str, Config]:
         ngram_pool=PoolConfig(enabled=False),
         prompt_lookup=LookupConfig(enabled=False),
         recycling=RecyclingConfig(enabled=False),
+        positions=PositionsConfig(enabled=False),
         planner=planner,
     )
     window = JacobiConfig(window=5, ngram=5, always=True)
@@ -61,7 +70,11 @@ def sources() -> dict[str, Config]:
         "suffixes": replace(off, prompt_lookup=LookupConfig()),
         "pool": replace(off, ngram_pool=PoolConfig()),
         "window 5/5 and pool": replace(off, jacobi=window, ngram_pool=PoolConfig()),
-    }
+        "all but positions": Config(
+            jacobi=JacobiConfig(enabled=False), positions=PositionsConfig(enabled=False),
+            planner=planner,
+        ),
+    }  # fmt: skip
 
 
 def methods(model: Any, configs: dict[str, Config], warm: bool) -> list[Method]:

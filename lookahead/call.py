@@ -16,15 +16,17 @@ from lookahead.memory import Memory
 from lookahead.model import Prompt, Target
 from lookahead.native.build import Kernels
 from lookahead.picking import Picker
-from lookahead.planner import Plan
+from lookahead.plan import Plan
 from lookahead.readout import read_nodes
 from lookahead.rows import Row
 from lookahead.sampling import top_tokens
+from lookahead.sources.recycling import classes
 from lookahead.stats import Stats, Step
 from lookahead.tree import TokenTree
 
 _TRIAL_WIDTHS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 _LONGEST_LEAD = 32  # tokens that a row may be ahead of another one while sampling
+_WIDE = 16  # guesses from which on their picks are made under sampling, for later passes
 _PADDING_AHEAD = 4  # padding tokens verified per pass for rows that only keep step
 
 
@@ -97,9 +99,9 @@ class Call:
             return
         _, top, probs = top_tokens(logits[-kept - 1 : -1], self._top)
         first = len(tokens) - kept - 1
-        for i, (ids, chances) in enumerate(zip(top.tolist(), probs.tolist(), strict=True)):
+        for i, row in enumerate(zip(top.tolist(), classes(probs.cpu()), strict=True)):
             before = tokens[first + i - 1] if first + i else -1
-            self._memory.recycling.put(before, tokens[first + i], ids, chances)
+            self._memory.recycling.put(before, tokens[first + i], row)
 
     def _measure_cost(self) -> None:
         """Time a few widths once, before the first passes that are planned by cost."""
@@ -173,7 +175,8 @@ class Call:
         if row.done:
             return self._padding(row, room)
         nodes = self._memory.config.planner.max_nodes
-        plan = row.drafter.draft(row.last, cost, nodes, room)
+        noise = self._picker.to_come(row)
+        plan = row.drafter.draft(row.last, cost, nodes, room, noise)
         self._target.blank_unknown(plan.tree)
         return plan
 
@@ -188,15 +191,17 @@ class Call:
 
     def _read(self, rows: Sequence[Row], logits: Tensor) -> None:
         """Bring picks and likeliest tokens of all nodes to the host."""
-        picks = None
-        if self._picker.sampling and any(row.plan.window for row in rows):
+        picks, sampling = None, self._picker.sampling
+        asked = sampling and any(row.plan.window or row.plan.guessed > _WIDE for row in rows)
+        if asked:
             picks = logits.argmax(-1)
             for i, row in enumerate(rows):
                 nodes = len(row.plan.tree)
                 picks[i, :nodes] = self._picker.guess(row, logits[i, :nodes])
         seen = read_nodes(logits, picks, self._top, self._kernels)
         for i, row in enumerate(rows):
-            row.picks, row.broken = seen.picks[i], seen.broken[i]
+            row.picks = seen.picks[i] if asked or not sampling else ()
+            row.broken = seen.broken[i]
             row.top = (seen.tokens[i], seen.probs[i]) if self._top else ((), ())
 
     def _count_pass(
@@ -241,10 +246,9 @@ class Call:
             token = int(self._picker.pick(scores, row.emitted, rows))
         emitter.append(row.index, row.emitted, token)
         row.walk(token)
-        prefix = emitter.prefix(rows, row.emitted)
-        row.done = emitter.stopping([token], prefix, emitter.scores_so_far())[0]
+        row.done = emitter.done([token], rows, row.emitted)[0]
         if self._streamer is not None:
-            self._streamer.put(prefix[:, -1].cpu())
+            self._streamer.put(emitter.prefix(rows, row.emitted)[:, -1].cpu())
 
     def _emit_together(self, rows: Sequence[Row]) -> None:
         emitter, emitted = self.emitter, rows[0].emitted
@@ -256,13 +260,12 @@ class Call:
             if row.done and emitter.stopping.has_eos:
                 tokens[i] = self._pad
             emitter.append(row.index, emitted, tokens[i])
-        prefix = emitter.prefix(everything, emitted + 1)
-        done = emitter.stopping(tokens, prefix, emitter.scores_so_far())
+        done = emitter.done(tokens, everything, emitted + 1)
         for row, token, now in zip(rows, tokens, done, strict=True):
             row.done = row.done or now
             row.walk(token)
         if self._streamer is not None:
-            self._streamer.put(prefix[:, -1].cpu())
+            self._streamer.put(emitter.prefix(everything, emitted + 1)[:, -1].cpu())
 
     def settle(self) -> Iterator[Step]:
         """Close the walk of each row that came to its end: cache, sources, counts."""

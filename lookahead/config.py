@@ -42,7 +42,8 @@ class JacobiConfig:
 
     A full window has ``window * (ngram - 1)`` nodes; they are verified in the same pass as the
     guesses. ``always`` grafts the window on every pass, as published; otherwise it runs only
-    while its n-grams earn what its nodes cost.
+    while its n-grams earn what its nodes cost. ``shared_noise``: under sampling, guesses of all
+    sources take the noise of their positions into account.
     """
 
     enabled: bool = True
@@ -110,6 +111,16 @@ class RecyclingConfig:
 
 
 @dataclass(frozen=True)
+class PositionsConfig:
+    """Picks by position: what the model picked after rejected guesses, for positions to come."""
+
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        _require_types(self)
+
+
+@dataclass(frozen=True)
 class PlannerConfig:
     """How many guesses a pass verifies.
 
@@ -146,6 +157,7 @@ class Config:
     ngram_pool: PoolConfig = field(default_factory=PoolConfig)
     prompt_lookup: LookupConfig = field(default_factory=LookupConfig)
     recycling: RecyclingConfig = field(default_factory=RecyclingConfig)
+    positions: PositionsConfig = field(default_factory=PositionsConfig)
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     prepack: bool = True
     compiled: bool = True
@@ -178,6 +190,7 @@ _OFF = {
     "ngram_pool": PoolConfig(enabled=False),
     "prompt_lookup": LookupConfig(enabled=False),
     "recycling": RecyclingConfig(enabled=False),
+    "positions": PositionsConfig(enabled=False),
 }
 
 

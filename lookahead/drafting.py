@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lookahead.cost import CostTable
+from lookahead.race import PositionNoise
 from lookahead.memory import Memory
-from lookahead.planner import Plan, Planner
+from lookahead.plan import Plan
+from lookahead.planner import Planner
 from lookahead.sources import JacobiWindow, Observation, PoolSource
 from lookahead.tree import TokenTree
 
@@ -31,6 +33,7 @@ class Drafter:
         self._planner = Planner(memory.config.planner, self.sources, self.calibration)
         self._window = self._find_window(chain)
         self._window_born = self._owed_to_window()
+        self._names: dict[tuple[int, ...], list[str]] = {}
         for source in self.sources:
             source.start(prompt)
 
@@ -50,12 +53,18 @@ class Drafter:
                 born.append(owed)
         return born
 
-    def draft(self, root_token: int, cost: CostTable, max_nodes: int, max_depth: int) -> Plan:
-        """The tree for the next pass; ``max_depth`` guesses may still be emitted after the root."""
+    def draft(
+        self, root_token: int, cost: CostTable, max_nodes: int, max_depth: int,
+        noise: PositionNoise | None = None,
+    ) -> Plan:  # fmt: skip
+        """The tree for the next pass; ``max_depth`` guesses may still be emitted after the root.
+
+        ``noise``: that of the positions to come, under sampling.
+        """
         rate = self._memory.pace.rate
         plan = self._planner.plan(
             root_token, cost, max_nodes, max_depth,
-            rate=rate, streak=self._streak, chain=self._chain,
+            rate=rate, streak=self._streak, chain=self._chain, noise=noise,
         )  # fmt: skip
         if self._window is not None and self._runs(self._window, plan, cost, max_depth):
             self._graft(self._window, plan)
@@ -124,6 +133,10 @@ class Drafter:
         self.calibration.streaks.record(cell, chance, top == token)
         self._streak = self._streak + 1 if top == token else 0
 
-    def names(self, plan: Plan, node: int) -> list[str]:
-        """Names of the sources that guessed a node, no name twice."""
-        return list(dict.fromkeys(self.sources[i].name for i in plan.proposers[node]))
+    def names(self, proposers: tuple[int, ...]) -> list[str]:
+        """Names of the sources with these indices, no name twice."""
+        known = self._names.get(proposers)
+        if known is None:
+            known = list(dict.fromkeys(self.sources[i].name for i in proposers))
+            self._names[proposers] = known
+        return known

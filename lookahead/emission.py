@@ -78,14 +78,10 @@ class Stopping:
         known = (stopping_criteria.StopStringCriteria, stopping_criteria.MaxTimeCriteria)
         return all(type(criterion) in known for criterion in self.others)
 
-    def __call__(self, tokens: Sequence[int], prefix: Tensor, scores: Any) -> list[bool]:
-        """Which rows are done. ``tokens``: the new token of each row of ``prefix`` [rows, n]."""
-        at_end = self.max_length is not None and prefix.shape[1] >= self.max_length
-        done = [at_end or token in self.eos for token in tokens]
-        for criterion in self.others:
-            flags = criterion(prefix, scores)
-            done = [a or b for a, b in zip(done, _flags(flags, len(done)), strict=True)]
-        return done
+    def ends(self, tokens: Sequence[int], length: int) -> list[bool]:
+        """Which rows of ``length`` tokens end by their new ones; ``others`` are not asked."""
+        at_end = self.max_length is not None and length >= self.max_length
+        return [at_end or token in self.eos for token in tokens]
 
 
 def _flags(value: Any, rows: int) -> list[bool]:
@@ -180,6 +176,17 @@ class Emitter:
             self._host[row, place] = token
         else:
             self.ids[row, place] = token
+
+    def done(self, tokens: Sequence[int], rows: slice, emitted: int) -> list[bool]:
+        """Which of ``rows`` are done, their last of ``emitted`` tokens being ``tokens``."""
+        done = self.stopping.ends(tokens, self.prompt_length + emitted)
+        if not self.stopping.others:
+            return done
+        prefix = self.prefix(rows, emitted)
+        for criterion in self.stopping.others:
+            flags = criterion(prefix, self.scores_so_far())
+            done = [a or b for a, b in zip(done, _flags(flags, len(done)), strict=True)]
+        return done
 
     def scores_so_far(self) -> tuple[Tensor, ...] | None:
         """Scores of the steps so far where they are kept, as plain decoding shows them."""

@@ -17,6 +17,7 @@ from lookahead.sources import (
     JacobiWindow,
     NgramPool,
     PoolSource,
+    PositionSource,
     PromptLookup,
     RecyclingSource,
     RecyclingStore,
@@ -84,6 +85,8 @@ class Memory:
             made.append(PromptLookup(config.prompt_lookup))
         if config.recycling.enabled:
             made.append(RecyclingSource(self.recycling))
+        if config.positions.enabled:
+            made.append(PositionSource(follows_noise=config.jacobi.shared_noise))
         return made + [make() for make in self.extra]
 
     def calibration(self, sources: Sequence[Source], *, sampling: bool) -> Calibration:
@@ -103,9 +106,9 @@ class Memory:
 
     def continuation(self, token: int) -> int:
         """The best known token after ``token``; itself where nothing is known."""
-        _, row = self.recycling.get(-1, token)
-        if row:
-            return row[0][0]
+        _, (likely, _) = self.recycling.get(-1, token)
+        if likely:
+            return likely[0]
         known = self.pool.get(token)
         return known[0][0][0] if known else token
 

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from lookahead.race import PositionNoise
 from lookahead.rows import Row
 from lookahead.sampling import GuessPicks, Noise, pick_sampled
+
+_FARTHEST = 16  # positions ahead whose noise is drawn to plan by
 
 
 class Picker:
@@ -24,6 +28,7 @@ class Picker:
         shared_noise: bool,
     ) -> None:  # fmt: skip
         self._noise = Noise(batch, vocabulary, device) if config.do_sample else None
+        self._vocabulary = vocabulary
         self._together = together
         self._shared_noise = shared_noise
         self._released = 0
@@ -36,6 +41,30 @@ class Picker:
     @property
     def sampling(self) -> bool:
         return self._noise is not None
+
+    @property
+    def _shares(self) -> bool:
+        """Whether guesses may use the noise of their positions; not where it is for fewer tokens
+        than the model knows, because a processor cut them."""
+        noise = self._noise
+        return noise is not None and self._shared_noise and noise.width == self._vocabulary
+
+    def to_come(self, row: Row) -> PositionNoise | None:
+        """The noise of the positions after a row's root, for guessing only, if it is shared."""
+        noise = self._noise
+        if noise is None or not self._shares:
+            return None
+        seen: dict[int, NDArray[Any]] = {}
+
+        def after(depth: int) -> NDArray[Any] | None:
+            if depth >= _FARTHEST:
+                return None
+            if depth not in seen:
+                drawn = noise.at(row.emitted + depth)[row.index]
+                seen[depth] = drawn.float().cpu().numpy()
+            return seen[depth]
+
+        return after
 
     def pick(self, scores: Tensor, emitted: int, rows: slice) -> Tensor:
         """Token per row for output position ``emitted``; ``scores`` [rows, vocabulary]."""
@@ -66,7 +95,7 @@ class Picker:
         not to be shared; then it is drawn apart from the call's generator.
         """
         assert self._noise is not None
-        if self._shared_noise and self._noise.width == logits.shape[-1]:
+        if self._shares:
             depths = row.plan.tree.depths
             noise = torch.stack([self._noise.at(row.emitted + d)[row.index] for d in depths])
         else:

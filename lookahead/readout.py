@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lookahead.native.build import Kernels
@@ -15,14 +16,13 @@ from lookahead.sampling import top_tokens
 
 @dataclass(frozen=True)
 class Readout:
-    """Lists by row and node: picks; likeliest tokens and their probabilities, k each.
-
-    ``broken`` is True where the largest logit of a node is NaN.
+    """Lists by row and node: picks and the k likeliest tokens, with ``probs`` float32 [rows, nodes,
+    k]; ``broken`` is True where the largest logit of a node is NaN.
     """
 
     picks: list[list[int]]
     tokens: list[list[list[int]]]
-    probs: list[list[list[float]]]
+    probs: NDArray[np.float32]
     broken: list[list[bool]]
 
 
@@ -51,7 +51,7 @@ def read_nodes(
     return Readout(
         ids[..., 0].tolist(),
         ids[..., 1:].tolist(),
-        host[..., 2 + k :].tolist(),
+        host[..., 2 + k :].astype(np.float32),
         np.isnan(host[..., 1]).tolist(),
     )
 
@@ -62,6 +62,6 @@ def _read_compiled(kernels: Kernels, logits: Tensor, picks: Tensor | None, k: in
     return Readout(
         picked.tolist(),
         found.tokens[..., :k].tolist(),
-        found.chances[..., :k].tolist(),
+        found.chances[..., :k],
         np.isnan(found.logits[..., 0]).tolist(),
     )

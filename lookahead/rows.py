@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from lookahead.drafting import MODEL, Drafter
-from lookahead.planner import Plan
+from lookahead.plan import Plan
 from lookahead.sources import Observation
 from lookahead.stats import Stats
 
@@ -31,7 +33,7 @@ class Row:
     logits: Tensor | None = None
     picks: Sequence[int] = ()
     broken: Sequence[bool] = ()
-    top: tuple[Sequence[Sequence[int]], Sequence[Sequence[float]]] = ((), ())
+    top: tuple[Sequence[Sequence[int]], ArrayLike] = ((), ())
     node: int | None = 0
     path: list[int] = field(default_factory=lambda: [0])
     run: list[int] = field(default_factory=list)
@@ -71,7 +73,8 @@ class Row:
 
     def origins(self, accepted: Sequence[int]) -> list[str]:
         """Who guessed each token of the run; "model" where nobody did."""
-        named = [(self.drafter.names(self.plan, node) or [MODEL])[0] for node in accepted]
+        proposers, names = self.plan.proposers, self.drafter.names
+        named = [(names(proposers[node]) or [MODEL])[0] for node in accepted]
         return named + [MODEL] * (len(self.run) - len(named))
 
     def count(self, stats: Stats, accepted: Sequence[int]) -> None:
@@ -79,12 +82,15 @@ class Row:
         stats.tokens += len(self.run)
         if self.in_prompt:
             return
-        for counts, nodes in ((stats.proposed, range(1, len(self.plan.tree))),
-                              (stats.accepted, accepted)):  # fmt: skip
-            for node in nodes:
-                for name in self.drafter.names(self.plan, node):
-                    counts[name] = counts.get(name, 0) + 1
+        proposers = self.plan.proposers
+        self._count_names(stats.proposed, proposers[1:])
+        self._count_names(stats.accepted, [proposers[node] for node in accepted])
         stats.count_depth(self.plan.tree.depths[1:], len(accepted))
+
+    def _count_names(self, counts: dict[str, int], proposers: Sequence[tuple[int, ...]]) -> None:
+        for who, times in Counter(proposers).items():
+            for name in self.drafter.names(who):
+                counts[name] = counts.get(name, 0) + times
 
     def end_walk(self) -> None:
         """Wait for the next pass."""

@@ -76,24 +76,25 @@ class TokenTree:
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
     def likeliest_first(self, weights: list[float]) -> list[int]:
-        """An order of the nodes, parents first, that begins with the likeliest chain.
+        """An order of the first nodes, parents first, that begins with the likeliest chain.
 
-        ``weights`` holds a path probability per node. When the chain is accepted, its rows in the
-        cache are the first rows of the tree and need no move.
+        ``weights`` holds a path probability for each node to keep. When the chain is accepted, its
+        rows in the cache are the first rows of the tree and need no move.
         """
         best: dict[int, int] = {}
-        for node in range(1, len(self.tokens)):
-            parent = self.parents[node]
+        parents = self.parents
+        for node in range(1, len(weights)):
+            parent = parents[node]
             if parent not in best or weights[node] > weights[best[parent]]:
                 best[parent] = node
         chain = [0]
         while chain[-1] in best:
             chain.append(best[chain[-1]])
         in_chain = set(chain)
-        return chain + [node for node in range(len(self.tokens)) if node not in in_chain]
+        return chain + [node for node in range(len(weights)) if node not in in_chain]
 
     def reordered(self, order: list[int]) -> TokenTree:
-        """The same tree with its nodes in ``order`` (old node numbers, parents first)."""
+        """The tree of the nodes in ``order`` (old node numbers, parents first)."""
         new = {old: i for i, old in enumerate(order)}
         tree = TokenTree(self.tokens[0])
         for old in order[1:]:

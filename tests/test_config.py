@@ -81,7 +81,7 @@ def test_options_cannot_be_changed_afterwards() -> None:
 
 
 def enabled(config: Config) -> set[str]:
-    names = ("jacobi", "ngram_pool", "prompt_lookup", "recycling")
+    names = ("jacobi", "ngram_pool", "prompt_lookup", "recycling", "positions")
     return {name for name in names if getattr(config, name).enabled}
 
 
@@ -96,7 +96,8 @@ def test_published_settings() -> None:
     assert enabled(suffix_config()) == {"prompt_lookup"}
     assert enabled(recycling_config(80)) == {"recycling"}
     assert recycling_config(80).planner.fixed_nodes == 80
-    assert enabled(Config()) == {"jacobi", "ngram_pool", "prompt_lookup", "recycling"}
+    sources = {"jacobi", "ngram_pool", "prompt_lookup", "recycling", "positions"}
+    assert enabled(Config()) == sources
 
 
 def test_wrap_says_what_it_needs() -> None:

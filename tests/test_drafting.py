@@ -11,7 +11,7 @@ from lookahead.config import Config, JacobiConfig
 from lookahead.cost import CostTable
 from lookahead.drafting import Drafter
 from lookahead.memory import Memory, WindowValue
-from lookahead.planner import Plan
+from lookahead.plan import Plan
 from lookahead.sources import Observation
 from lookahead.tree import TokenTree
 
@@ -29,7 +29,7 @@ def drafter(config: Config | None = None) -> Drafter:
     draw = random.Random(0)
     text = [draw.randrange(50) for _ in range(60)]
     for before, token in itertools.pairwise(text):
-        memory.recycling.put(before, token, draw.sample(range(50), 8), [0.1] * 8)
+        memory.recycling.put(before, token, (draw.sample(range(50), 8), [4] * 8))
     return Drafter(memory, text + text[:20], sampling=False, chain=False)
 
 

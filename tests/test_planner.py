@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from lookahead.calibration import Calibration
 from lookahead.config import PlannerConfig
 from lookahead.cost import CostTable
-from lookahead.planner import _MARGIN, Pace, Plan, Planner
+from lookahead.plan import Plan
+from lookahead.planner import _MARGIN, Pace, Planner
 from lookahead.sources import Observation
 from lookahead.sources.base import Candidate
 

@@ -44,7 +44,7 @@ def test_picks_are_the_argmax_and_the_likeliest_tokens_have_their_probabilities(
             tokens, chances = seen.tokens[row][node], seen.probs[row][node]
             assert len(tokens) == len(chances) == len(set(tokens)) == kept
             expected = probs[row, node].sort(descending=True).values[:kept].tolist()
-            assert chances == pytest.approx(expected, rel=1e-4)
+            assert chances.tolist() == pytest.approx(expected, rel=1e-4)
             assert probs[row, node][tokens].tolist() == pytest.approx(expected, rel=1e-4)
 
 

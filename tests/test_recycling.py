@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lookahead.config import RecyclingConfig
 from lookahead.sources import Observation, RecyclingSource, RecyclingStore
+from lookahead.sources.recycling import classes
 from lookahead.tree import TokenTree
 
 Puts = list[tuple[int, int, list[int]]]
@@ -25,7 +26,7 @@ def test_the_last_row_of_each_key_is_kept_and_the_oldest_keys_go(puts: Puts, cap
     store = store_of(capacity)
     expected: dict[object, list[int]] = {}
     for before, token, tokens in puts:
-        store.put(before, token, tokens, [0.5] * len(tokens))
+        store.put(before, token, (tokens, [6] * len(tokens)))
         for key in [token] + ([(before, token)] if before >= 0 else []):
             expected.pop(key, None)
             expected[key] = tokens
@@ -36,15 +37,15 @@ def test_the_last_row_of_each_key_is_kept_and_the_oldest_keys_go(puts: Puts, cap
         for token in range(4):
             order, row = store.get(before, token)
             if (before, token) in expected:
-                assert (order, [t for t, _ in row]) == (1, expected[before, token])
+                assert (order, row[0]) == (1, expected[before, token])
             else:
-                assert (order, [t for t, _ in row]) == (0, expected.get(token, []))
+                assert (order, row[0]) == (0, expected.get(token, []))
 
 
 def test_likelier_tokens_are_in_buckets_that_promise_more() -> None:
     store = store_of()
     probabilities = [0.99, 0.6, 0.3, 0.06, 0.001]
-    store.put(-1, 1, [5, 6, 7, 8, 9], probabilities)
+    store.put(-1, 1, ([5, 6, 7, 8, 9], classes([probabilities])[0]))
     source = RecyclingSource(store)
     source.start([1])
     found = source.candidates(source.root())
@@ -69,7 +70,7 @@ def test_every_node_of_a_pass_is_recycled_the_walked_path_last() -> None:
     source.extend([2, 9])
 
     def known(before: int, token: int) -> list[int]:
-        return [t for t, _ in store.get(before, token)[1]]
+        return store.get(before, token)[1][0]
 
     assert known(3, 1) == tops[0]
     assert known(1, 2) == tops[accepted]
@@ -81,9 +82,9 @@ def test_every_node_of_a_pass_is_recycled_the_walked_path_last() -> None:
 
 def test_paths_of_guesses_are_followed_by_pairs() -> None:
     store = store_of()
-    store.put(1, 2, [3], [0.9])
-    store.put(2, 3, [4], [0.9])
-    store.put(8, 3, [5], [0.9])
+    store.put(1, 2, ([3], [9]))
+    store.put(2, 3, ([4], [9]))
+    store.put(8, 3, ([5], [9]))
     source = RecyclingSource(store)
     source.start([1, 2])
     state = source.root()

@@ -25,7 +25,8 @@ import torch
 from lookahead.calibration import Calibration
 from lookahead.config import Config
 from lookahead.cost import CostTable
-from lookahead.planner import Pace, Plan, Planner
+from lookahead.plan import Plan
+from lookahead.planner import Pace, Planner
 from lookahead.sources import (
     NgramPool,
     Observation,

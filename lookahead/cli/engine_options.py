@@ -46,6 +46,7 @@ HELP = {
     "recycling.top_k": "Likeliest tokens kept of each position.",
     "recycling.capacity": "Positions kept.",
     "recycling.prompt_positions": "Last positions of the prompt recycled too.",
+    "positions": "Guess what was picked for a position after rejected guesses.",
     "planner.max_nodes": "Most guesses in a pass.",
     "planner.fixed_nodes": "This many guesses in a pass, whatever they cost.",
     "prepack": "Pack weights for the CPU, in one more copy of them.",

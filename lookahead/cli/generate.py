@@ -35,6 +35,7 @@ COLOURS = {
     "ngram_pool": "green",
     "prompt_lookup": "yellow",
     "recycling": "magenta",
+    "positions": "blue",
 }
 
 

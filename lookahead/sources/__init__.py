@@ -3,6 +3,7 @@
 from lookahead.sources.base import Candidate, Observation, Source
 from lookahead.sources.jacobi import JacobiWindow
 from lookahead.sources.ngram_pool import NgramPool, PoolSource
+from lookahead.sources.positions import PositionSource
 from lookahead.sources.prompt_lookup import PromptLookup
 from lookahead.sources.recycling import RecyclingSource, RecyclingStore
 
@@ -12,6 +13,7 @@ __all__ = [
     "NgramPool",
     "Observation",
     "PoolSource",
+    "PositionSource",
     "PromptLookup",
     "RecyclingSource",
     "RecyclingStore",

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from numpy.typing import ArrayLike
+
 from lookahead.tree import TokenTree
 
 Candidate = tuple[int, int]
@@ -23,8 +25,8 @@ class Observation:
     """What one pass over one row's tree showed, as host values.
 
     ``picks[i]``: the token the model picks after node ``i`` (argmax; under sampling, with the noise
-    of that position). ``top_tokens[i]`` and ``top_probs[i]``: the k likeliest tokens there, empty
-    where nobody asked. ``path``: the walked nodes, root first. ``emitted``: the tokens of this
+    of that position, and empty where trees are narrow and no window runs). ``top_tokens[i]``: the k likeliest tokens there, and ``top_probs`` float32
+    [nodes, k]: their probabilities; both empty where nobody asked. ``path``: the walked nodes, root first. ``emitted``: the tokens of this
     step, so ``emitted[j]`` follows ``path[j]``.
     """
 
@@ -33,11 +35,15 @@ class Observation:
     path: Sequence[int]
     emitted: Sequence[int]
     top_tokens: Sequence[Sequence[int]] = ()
-    top_probs: Sequence[Sequence[float]] = ()
+    top_probs: ArrayLike = ()
 
 
 class Source(Protocol):
-    """A source of guesses for one row of the batch."""
+    """A source of guesses for one row of the batch.
+
+    Under sampling, the planner weighs guesses by the noise of their positions. A source whose
+    guesses were made with that noise has an attribute ``follows_noise`` that is true.
+    """
 
     name: str
     buckets: int

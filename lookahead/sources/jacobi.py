@@ -55,6 +55,7 @@ class JacobiWindow:
         self._levels = 1  # of a column, also when all columns are behind the root
         self._stable: list[int] = []  # passes in a row in which a column's new guess was the old
         self._nodes: list[list[int]] = []  # tree nodes of the grafted columns
+        self.follows_noise = config.shared_noise
 
     @property
     def columns(self) -> list[list[int]]:

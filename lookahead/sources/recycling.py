@@ -4,25 +4,36 @@ Luo et al. 2024 (arXiv:2408.08696) keep, for each token, the k likeliest next to
 Here they keep their probabilities, and a pair of tokens is asked before a single one. Rejected
 nodes and window nodes are recycled like accepted ones.
 
-Memory: ``capacity`` rows of k tokens, least recently written dropped first; about 530
+Memory: ``capacity`` rows of k tokens, least recently written dropped first; about MEM
 bytes a row of 8.
 """
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from lookahead.config import RecyclingConfig
 from lookahead.sources.base import Candidate, Observation
 
-_PROBABILITIES = (0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)  # class limits
-_CLASSES = len(_PROBABILITIES) + 1
+_LIMITS = np.array((0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
+_CLASSES = len(_LIMITS) + 1
 _DEPTHS = 4
 _CENTRES = (0.002, 0.01, 0.03, 0.07, 0.14, 0.26, 0.42, 0.57, 0.72, 0.85, 0.94, 0.985)
 
 State = tuple[int, int, int]
-Row = list[tuple[int, int]]
+Row = tuple[list[int], list[int]]
+"""Tokens, and the classes of their probabilities."""
+
+_NOTHING: Row = ([], [])
+
+
+def classes(probs: ArrayLike) -> list[list[int]]:
+    """Class of each probability of ``probs`` [rows, k]."""
+    found: list[list[int]] = np.searchsorted(_LIMITS, probs, side="right").tolist()
+    return found
 
 
 class RecyclingStore:
@@ -35,9 +46,8 @@ class RecyclingStore:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def put(self, before: int, token: int, tokens: Sequence[int], probs: Sequence[float]) -> None:
+    def put(self, before: int, token: int, row: Row) -> None:
         """Remember the top-k after ``token``, alone and with the token ``before`` it (-1: none)."""
-        row = [(t, bisect(_PROBABILITIES, p)) for t, p in zip(tokens, probs, strict=True)]
         self._store(token, row)
         if before >= 0:
             self._store((before, token), row)
@@ -50,11 +60,11 @@ class RecyclingStore:
             rows.pop(next(iter(rows)))
 
     def get(self, before: int, token: int) -> tuple[int, Row]:
-        """(1, row) by the pair, else (0, row) by the token, else (0, [])."""
+        """(1, row) by the pair, else (0, row) by the token, else (0, an empty one)."""
         row = self._rows.get((before, token))
         if row is not None:
             return 1, row
-        return 0, self._rows.get(token, [])
+        return 0, self._rows.get(token, _NOTHING)
 
 
 class RecyclingSource:
@@ -86,11 +96,12 @@ class RecyclingSource:
         tokens, parents = tree.tokens, tree.parents
         on_path = set(seen.path)
         before_root = self._tail[-2] if len(self._tail) > 1 else -1
+        kinds = classes(seen.top_probs)
         nodes = [node for node in range(len(tokens)) if node not in on_path]
         for node in [*nodes, *seen.path]:
             parent = parents[node]
             before = tokens[parent] if parent >= 0 else before_root
-            put(before, tokens[node], seen.top_tokens[node], seen.top_probs[node])
+            put(before, tokens[node], (seen.top_tokens[node], kinds[node]))
 
     def root(self) -> State | None:
         if not self._tail:
@@ -106,4 +117,4 @@ class RecyclingSource:
         before, token, depth = state
         order, row = self._store.get(before, token)
         base = (order * _DEPTHS + min(depth, _DEPTHS - 1)) * _CLASSES
-        return [(t, base + kind) for t, kind in row]
+        return [(t, base + kind) for t, kind in zip(*row, strict=True)]

@@ -17,6 +17,7 @@ from lookahead.config import (
     LookupConfig,
     PlannerConfig,
     PoolConfig,
+    PositionsConfig,
     RecyclingConfig,
 )
 
@@ -117,5 +118,6 @@ ORACLE_ALONE: dict[str, Any] = {
     "ngram_pool": PoolConfig(enabled=False),
     "prompt_lookup": LookupConfig(enabled=False),
     "recycling": RecyclingConfig(enabled=False),
+    "positions": PositionsConfig(enabled=False),
 }
 """Options that switch the engine's own sources off."""

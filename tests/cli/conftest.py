@@ -18,7 +18,7 @@ from lookahead.cli import main
 from lookahead.cli.common import Services
 from lookahead.stats import Stats, Step
 
-SOURCES = ["model", "jacobi", "ngram_pool", "prompt_lookup", "recycling"]
+SOURCES = ["model", "jacobi", "ngram_pool", "prompt_lookup", "recycling", "positions"]
 
 
 def byte_level_tokenizer(merges: list[tuple[str, str]] | None = None) -> PreTrainedTokenizerFast:
@@ -83,7 +83,7 @@ class FakeEngine:
             if passes == 6 and self.fail is not None:
                 raise self.fail
             run = ids[start : start + 1 + passes % 3]
-            yield Step(run, [SOURCES[(start + i) % 5] for i in range(len(run))], 4, 0.01)
+            yield Step(run, [SOURCES[(start + i) % len(SOURCES)] for i in range(len(run))], 4, 0.01)
             start, passes = start + len(run), passes + 1
         self.stats = Stats(tokens=len(ids), passes=passes, accepted={"jacobi": 3})
 

@@ -94,7 +94,7 @@ def test_the_legend_counts_each_token_once_as_it_is_coloured(command: Any) -> No
     # The reply is one token of "model" and one of "jacobi"; the engine's own count, which has
     # a token once for each source that guessed it, is another.
     assert "2 tokens" in result.stderr
-    assert "jacobi 1, ngram_pool 0, prompt_lookup 0, recycling 0" in legend
+    assert "jacobi 1, ngram_pool 0, prompt_lookup 0, recycling 0, positions 0" in legend
 
 
 def test_a_conversation_that_outgrows_the_context_ends_with_one_clear_line(command: Any) -> None:

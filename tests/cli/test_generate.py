@@ -82,8 +82,8 @@ def test_show_accepted_colours_text_without_changing_it(command: Command) -> Non
     for source in SOURCES[1:]:
         assert click.style("", fg=COLOURS[source], reset=False) in coloured.stdout
     found = object_of(command, "Hello", "--max-new-tokens", "20")
-    assert found["sources"] == [SOURCES[i % 5] for i in range(20)]
-    assert "jacobi 4, ngram_pool 4, prompt_lookup 4, recycling 4;" in plain.stderr
+    assert found["sources"] == [SOURCES[i % len(SOURCES)] for i in range(20)]
+    assert "jacobi 4, ngram_pool 3, prompt_lookup 3, recycling 3, positions 3;" in plain.stderr
 
 
 def test_compare_reports_equality_and_speedup(command: Command) -> None:
