@@ -3,9 +3,9 @@
     python bench/shared_noise.py [--prompts FILE] [--each 2] [--tokens 128]
 
 Tokens per pass, on the same prompts, greedy and sampling at temperature 1, with and without the
-noise: of the Jacobi window and its n-grams alone, and of the engine as it is. Engines keep what they
-learn from prompt to prompt. Each output is compared with plain decoding under the same seed. The
-last line is JSON.
+noise: of the Jacobi window with its n-grams and picks by position alone, and of the engine as it
+is. Engines keep what they learn from prompt to prompt. Each output is compared with plain decoding
+under the same seed. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def main(model: str | None, prompts: Path | None, each: int, tokens: int) -> Non
     for name, count in counts.items():
         rate, speedup = count.tokens / count.passes, count.plain / count.ours
         click.echo(f"{name:22s} {rate:.3f} tokens per pass, {speedup:.2f} x model.generate")
-    click.echo(json.dumps({"prompts": len(chosen), "tokens": tokens,
-                           "counts": {name: asdict(count) for name, count in counts.items()}}))  # fmt: skip
+    found = {name: asdict(count) for name, count in counts.items()}
+    click.echo(json.dumps({"prompts": len(chosen), "tokens": tokens, "counts": found}))
 
 
 def timed(generate: Callable[..., Any], seed: int, arguments: dict[str, Any]) -> tuple[Any, float]:

@@ -26,7 +26,7 @@ _STREAKS = (1, 2, 4, 8, 16)  # classes of streaks begin at these lengths, and at
 _CHANCES = (0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # limits of the classes of chances
 _STREAK_STRENGTH = 10.0
 _STREAK_MEMORY = 300.0
-_SUREST = 0.94
+SUREST = 0.94  # what the likeliest guess after a node is believed at most
 
 
 def _ratios(prior: Sequence[float] | None, count: int) -> list[float]:
@@ -103,7 +103,7 @@ class StreakCalibration:
 
     def correct(self, cell: int, chance: float) -> float:
         """The estimate as it turned out so far for estimates like it."""
-        return min(chance * self.ratios[cell], _SUREST)
+        return min(chance * self.ratios[cell], SUREST)
 
     def record(self, cell: int, chance: float, hit: bool) -> None:
         """Count a likeliest guess and whether it came true."""
@@ -121,7 +121,7 @@ class Calibration:
     """Acceptance estimates for the buckets of several sources, in one flat table.
 
     ``offsets[i]`` is where the buckets of the i-th source begin, ``owners[b]`` the source of bucket
-    ``b``, and ``probabilities[b]`` its current estimate;
+    ``b``, ``alone[b]`` is ``(b,)`` and ``probabilities[b]`` its current estimate;
     ``streaks`` corrects that of the likeliest guess after a node, ``paths`` the products along a
     path. ``priors`` gives shipped estimates by source name, with which the sources' own are
     replaced where present, and shipped ratios as "streaks" and "paths".
@@ -142,10 +142,19 @@ class Calibration:
             else:
                 self._prior += [source.prior(bucket) for bucket in range(source.buckets)]
         self.probabilities: list[float] = list(self._prior)
+        # Made once: planning makes so few objects that Python seldom collects garbage.
+        self.alone: list[tuple[int, ...]] = [(bucket,) for bucket in range(len(self._prior))]
+        self._owners_alone: list[tuple[int, ...]] = [(owner,) for owner in self.owners]
         self.paths = PathCalibration((priors or {}).get("paths"))
         self.streaks = StreakCalibration((priors or {}).get("streaks"))
         self._hits = [0.0] * len(self._prior)
         self._trials = [0.0] * len(self._prior)
+
+    def owners_of(self, buckets: tuple[int, ...]) -> tuple[int, ...]:
+        """Sources of a token's buckets."""
+        if len(buckets) == 1:
+            return self._owners_alone[buckets[0]]
+        return tuple([self.owners[bucket] for bucket in buckets])
 
     def record(self, buckets: Iterable[int], hit: bool) -> None:
         """Count one trial for each of ``buckets`` (numbers in the flat table)."""

@@ -99,9 +99,11 @@ class Call:
             return
         _, top, probs = top_tokens(logits[-kept - 1 : -1], self._top)
         first = len(tokens) - kept - 1
-        for i, row in enumerate(zip(top.tolist(), classes(probs.cpu()), strict=True)):
+        for i, (ids, kinds) in enumerate(
+            zip(top.tolist(), classes(probs.cpu().numpy()), strict=True)
+        ):
             before = tokens[first + i - 1] if first + i else -1
-            self._memory.recycling.put(before, tokens[first + i], row)
+            self._memory.recycling.put(before, tokens[first + i], (tuple(ids), tuple(kinds)))
 
     def _measure_cost(self) -> None:
         """Time a few widths once, before the first passes that are planned by cost."""

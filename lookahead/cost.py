@@ -23,7 +23,7 @@ CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 _SCALE_RATE = 0.2
 _SHAPE_RATE = 0.08
-_REFRESH = 16  # passes between two looks at the learned shape
+_REFRESH = 32  # passes between two looks at the learned shape
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class PassCost:
 
     def __init__(self, knots: dict[int, float] | None = None) -> None:
         self.scale = 0.03
-        self._shapes: dict[int, NDArray[np.float64]] = {}
+        self._shapes: dict[int, list[float]] = {}
         self._tables: dict[tuple[int, int], CostTable] = {}
-        self._default = 1.0 + 0.03 * (np.array(WIDTHS, dtype=np.float64) - 1.0)
+        self._default = [1.0 + 0.03 * (width - 1.0) for width in WIDTHS]
         self._learned = 0
         self.measured = knots is not None
         if knots:
@@ -98,7 +98,7 @@ class PassCost:
             slope = (times[-1] - times[-2]) / (widths[-1] - widths[-2]) / self.scale
             beyond = np.array(WIDTHS) - widths[-1]
             curve = curve + np.maximum(beyond, 0) * max(float(slope), 0.0)
-        self._shapes[self._class(context)] = curve
+        self._shapes[self._class(context)] = curve.tolist()
         self._tables.clear()
         self.measured = True
 
@@ -121,14 +121,14 @@ class PassCost:
         key = self._class(context)
         shape = self._shape(key)
         knots = _knots(width)
-        relative = float(sum([share * shape[knot] for knot, share in knots]))
+        relative = sum([share * shape[knot] for knot, share in knots])
         surprise = seconds / (self.scale * relative)
         bounded = min(max(surprise, 0.5), 2.0)  # one hiccup must not bend the curve
         self.scale *= bounded**_SCALE_RATE
-        shape = shape.copy()
+        moved = list(shape)
         for knot, share in knots:
-            shape[knot] *= bounded ** (_SHAPE_RATE * share)
-        self._shapes[key] = shape / shape[0]
+            moved[knot] *= bounded ** (_SHAPE_RATE * share)
+        self._shapes[key] = [value / moved[0] for value in moved]
         self._learned += 1
         if self._learned % _REFRESH == 0:
             self._tables = {k: t for k, t in self._tables.items() if k[0] != key}
@@ -136,7 +136,7 @@ class PassCost:
     def _class(self, context: int) -> int:
         return min(bisect_left(CONTEXTS, context), len(CONTEXTS) - 1)
 
-    def _shape(self, key: int) -> NDArray[np.float64]:
+    def _shape(self, key: int) -> list[float]:
         if not self._shapes:
             return self._default
         nearest = min(self._shapes, key=lambda other: abs(other - key))
@@ -144,7 +144,7 @@ class PassCost:
 
     def to_dict(self) -> dict[str, Any]:
         """State as plain values."""
-        return {"scale": self.scale, "shapes": {k: list(v) for k, v in self._shapes.items()}}
+        return {"scale": self.scale, "shapes": dict(self._shapes)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> PassCost:
@@ -157,7 +157,7 @@ class PassCost:
             curve = np.array(shape, dtype=np.float64)
             if curve.shape != (len(WIDTHS),) or not np.isfinite(curve).all() or (curve <= 0).any():
                 raise ValueError("cost curve of another version")
-            cost._shapes[int(key)] = curve
+            cost._shapes[int(key)] = curve.tolist()
         cost.measured = bool(cost._shapes)
         return cost
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lookahead.cost import CostTable
-from lookahead.race import PositionNoise
 from lookahead.memory import Memory
 from lookahead.plan import Plan
 from lookahead.planner import Planner
+from lookahead.race import PositionNoise
 from lookahead.sources import JacobiWindow, Observation, PoolSource
 from lookahead.tree import TokenTree
 
@@ -107,7 +107,7 @@ class Drafter:
             offered = plan.offered.get(node, {})
             for guess, buckets in offered.items():
                 self.calibration.record(buckets, guess == token)
-            buckets = offered.get(token, [])
+            buckets = offered.get(token, ())
             if plan.tree.child(node, token) is not None and all(
                 self._window_born[bucket] for bucket in buckets
             ):
@@ -126,8 +126,7 @@ class Drafter:
             source.extend(seen.emitted)
 
     def _follow(self, plan: Plan, node: int, token: int) -> None:
-        if node not in plan.tops:
-            self._streak = 0
+        if node not in plan.tops:  # nothing was guessed there
             return
         top, chance, cell = plan.tops[node]
         self.calibration.streaks.record(cell, chance, top == token)

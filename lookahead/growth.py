@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush, nlargest
-from typing import Any
+from heapq import heappop, heappush, heapreplace
+from typing import Any, NamedTuple
 
-from lookahead.calibration import LARGEST_RATIO, Calibration
+from lookahead.calibration import LARGEST_RATIO, SUREST, Calibration
 from lookahead.cost import CostTable
 from lookahead.plan import Plan
 from lookahead.race import PositionNoise, given_noise
@@ -21,7 +21,6 @@ from lookahead.tree import TokenTree
 
 _NEGLIGIBLE = 0.002  # path probability below which a guess is not worth its host time
 _UNLIKELY = 0.0005  # path probability below which a guess is not even queued
-_MAX_SIBLINGS = 16
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,30 @@ class Bounds:
         return max(_UNLIKELY, self.rate / LARGEST_RATIO * self.cost.floors[size])
 
 
+class Siblings(NamedTuple):
+    """The children that a node may get: ``tokens``, the likeliest first, with their ``buckets``.
+
+    The first has the path probability ``highest``, the others their chance times ``scale`` and no
+    more than that. ``states``: of the sources at the node; ``streak``: up to it.
+    """
+
+    node: int
+    tokens: list[int]
+    buckets: dict[int, tuple[int, ...]]
+    chances: dict[int, float]
+    scale: float
+    highest: float
+    states: list[Any]
+    streak: int
+
+    def weight(self, rank: int) -> float:
+        """Path probability of a child that is not the first; 0 where there is none."""
+        if rank >= len(self.tokens):
+            return 0.0
+        path = self.chances[self.tokens[rank]] * self.scale
+        return path if path < self.highest else self.highest
+
+
 class Growth:
     """A tree below one root, as it grows."""
 
@@ -56,39 +79,53 @@ class Growth:
         self.plan = Plan(TokenTree(root_token))
         self._sources, self._calibration = sources, calibration
         self._bounds, self._noise = bounds, noise
-        self._heap: list[tuple[float, int, int, list[int], list[Any], int]] = []
+        # Of each family only the likeliest child that is not taken waits: (-weight, node, rank
+        # among siblings, family).
+        self._heap: list[tuple[float, int, int, Siblings]] = []
 
     def run(self, streak: int) -> Plan:
         """Take candidates, best first, as long as the bounds allow.
 
         ``streak``: the last tokens of the text that were the likeliest guess.
         """
-        plan, bounds, heap = self.plan, self._bounds, self._heap
-        if bounds.depth < 1:
-            return plan
+        bounds, heap, weights = self._bounds, self._heap, self.plan.weights
+        if bounds.depth < 1 or bounds.nodes < 1:
+            return self.plan
         correct = self._calibration.paths.correct
-        buckets_of: list[list[int]] = [[]]
         self._expand(0, [source.root() for source in self._sources], 1.0, streak)
-        while heap and len(plan.tree) <= bounds.nodes:
-            negative, parent, token, buckets, states, streak = heappop(heap)
-            weight = -negative
-            if not bounds.pays(correct(weight), len(plan.tree)):
+        while heap and len(weights) <= bounds.nodes:
+            negative, _, rank, family = heap[0]
+            if bounds.cost is not None and not bounds.pays(correct(-negative), len(weights)):
                 break
-            node = plan.tree.add(parent, token)
-            plan.weights.append(weight)
-            buckets_of.append(buckets)
-            if weight > _NEGLIGIBLE and plan.tree.depths[node] < bounds.depth:
-                onward = [s.advance(at, token) for s, at in zip(self._sources, states, strict=True)]
-                self._expand(node, onward, weight, streak)
-        owners = self._calibration.owners
-        plan.proposers = [tuple([owners[bucket] for bucket in known]) for known in buckets_of]
-        return plan
+            following = family.weight(rank + 1)
+            if following > bounds.floor(len(weights)):
+                heapreplace(heap, (-following, family.node, rank + 1, family))
+            else:
+                heappop(heap)
+            self._take_child(-negative, rank, family)
+        return self.plan
+
+    def _take_child(self, weight: float, rank: int, family: Siblings) -> None:
+        plan, token = self.plan, family.tokens[rank]
+        node = plan.tree.add(family.node, token)
+        plan.weights.append(weight)
+        plan.proposers.append(self._calibration.owners_of(family.buckets[token]))
+        bounds, size = self._bounds, len(plan.weights)
+        if (
+            size <= bounds.nodes
+            and weight > _NEGLIGIBLE
+            and weight * SUREST > bounds.floor(size)
+            and plan.tree.depths[node] < bounds.depth
+        ):
+            asked = zip(self._sources, family.states, strict=True)
+            states = [source.advance(state, token) for source, state in asked]
+            self._expand(node, states, weight, 0 if rank else family.streak + 1)
 
     def _merge(
         self, states: list[Any], depth: int
-    ) -> tuple[dict[int, list[int]], dict[int, float]]:
+    ) -> tuple[dict[int, tuple[int, ...]], dict[int, float]]:
         """What the sources say: buckets of each token, and its largest estimate."""
-        merged: dict[int, list[int]] = {}
+        merged: dict[int, tuple[int, ...]] = {}
         chances: dict[int, float] = {}
         asked = zip(self._sources, self._calibration.offsets, states, strict=True)
         if self._noise is None:
@@ -109,50 +146,39 @@ class Growth:
         return merged, chances
 
     def _take(
-        self, candidates: Sequence[Candidate], offset: int, merged: dict[int, list[int]],
-        chances: dict[int, float],
+        self, candidates: Iterable[Candidate], offset: int,
+        merged: dict[int, tuple[int, ...]], chances: dict[int, float],
     ) -> None:  # fmt: skip
-        probabilities = self._calibration.probabilities
+        probabilities, alone = self._calibration.probabilities, self._calibration.alone
         for token, bucket in candidates:
             bucket += offset
             if token not in merged:
-                merged[token] = [bucket]
+                merged[token] = alone[bucket]
                 chances[token] = probabilities[bucket]
             else:
-                merged[token].append(bucket)
+                merged[token] += alone[bucket]
                 if probabilities[bucket] > chances[token]:
                     chances[token] = probabilities[bucket]
 
     def _expand(self, node: int, states: list[Any], weight: float, streak: int) -> None:
         """Queue what may follow a node and is likely enough."""
-        plan, heap, streaks = self.plan, self._heap, self._calibration.streaks
+        plan, streaks = self.plan, self._calibration.streaks
         merged, chances = self._merge(states, plan.tree.depths[node])
         if not merged:
             return
         plan.offered[node] = merged
-        top = max(chances, key=chances.__getitem__)
+        tokens = sorted(chances, key=chances.__getitem__, reverse=True)
+        top = tokens[0]
         total = max(sum(chances.values()), 1.0)
         best = chances[top] / total
         cell = streaks.cell(streak, best)
         surer = streaks.correct(cell, best)
         plan.tops[node] = (top, best, cell)
-        scale = weight / total * ((1.0 - surer) / (1.0 - best) if best < 1.0 else 1.0)
-        floor = self._bounds.floor(len(plan.tree))
         highest = weight * surer
-        if highest > floor:
-            heappush(heap, (-highest, node, top, merged[top], states, streak + 1))
-        if self._bounds.chain or min(best * total * scale, highest) <= floor:
+        if highest <= self._bounds.floor(len(plan.weights)):
             return
-        for token, chance in _likeliest(chances, floor / scale if scale else 1.0):
-            path = chance * scale
-            if path > floor and token != top:
-                heappush(heap, (-min(path, highest), node, token, merged[token], states, 0))
-
-
-def _likeliest(chances: dict[int, float], least: float) -> Iterable[tuple[int, float]]:
-    """The candidates above ``least`` if there are many, else all."""
-    likely: Iterable[tuple[int, float]] = chances.items()
-    if len(chances) > _MAX_SIBLINGS:
-        likely = [item for item in likely if item[1] > least]
-        likely = nlargest(_MAX_SIBLINGS, likely, key=lambda item: item[1])
-    return likely
+        scale = weight / total * ((1.0 - surer) / (1.0 - best) if best < 1.0 else 1.0)
+        if self._bounds.chain:
+            del tokens[1:]
+        family = Siblings(node, tokens, merged, chances, scale, highest, states, streak)
+        heappush(self._heap, (-highest, node, 0, family))

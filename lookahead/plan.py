@@ -24,7 +24,7 @@ class Plan:
     tree: TokenTree
     weights: list[float] = field(default_factory=lambda: [1.0])
     proposers: list[tuple[int, ...]] = field(default_factory=lambda: [()])
-    offered: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    offered: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     tops: dict[int, Top] = field(default_factory=dict)
     expected: float = 1.0
     price: float = 0.0

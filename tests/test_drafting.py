@@ -29,7 +29,7 @@ def drafter(config: Config | None = None) -> Drafter:
     draw = random.Random(0)
     text = [draw.randrange(50) for _ in range(60)]
     for before, token in itertools.pairwise(text):
-        memory.recycling.put(before, token, (draw.sample(range(50), 8), [4] * 8))
+        memory.recycling.put(before, token, (tuple(draw.sample(range(50), 8)), (4,) * 8))
     return Drafter(memory, text + text[:20], sampling=False, chain=False)
 
 

@@ -17,27 +17,23 @@ struct Top {
   float* chances;   // [rows, k]
 
   static constexpr int64_t kBlock = 256;
-  static constexpr float kReach = 21;  // e to minus this, times any vocabulary, is next to nothing
+  static constexpr float kFar = 60;  // e to this, times any vocabulary, is finite
 
-  // The highest logit of a part of a row, the sum of e^(x - base) over it, and whether it may hold
-  // NaN.
+  // The highest logit of each block of a part of a row, and the sum of e^(x - base) over the part;
+  // `base` is the first block's highest, so that the logits are read once.
   struct Part {
     float base, sum;
-    bool odd;
   };
 
   int64_t blocks() const { return (size + kBlock - 1) / kBlock; }
 
-  // Blocks too far below the highest to count are not summed. The second read is from the cache.
   Part scan(const float* x, int64_t first, int64_t last, float* highs) const {
-    Part part{-INFINITY, 0, false};
+    Part part{0, 0};
     for (int64_t b = first; b < last; b++) {
-      part.odd |= highest(x + b * kBlock, length(b), highs[b]);
-      part.base = std::max(part.base, highs[b]);
+      highs[b] = highest(x + b * kBlock, length(b));
+      if (b == first) part.base = highs[b];
+      part.sum += total(x + b * kBlock, length(b), part.base);
     }
-    for (int64_t b = first; b < last; b++)
-      if (highs[b] >= part.base - kReach && highs[b] > -INFINITY)
-        part.sum += total(x + b * kBlock, length(b), part.base);
     return part;
   }
 
@@ -64,52 +60,42 @@ struct Top {
     std::partial_sort(found.begin(), found.begin() + count, found.end(), likelier);
     const float top = count ? x[found[0]] : NAN;
     float sum = 0;
-    bool odd = false;
-    for (int64_t p = 0; p < count_of_parts; p++) {
-      sum += parts[p].sum != 0 ? parts[p].sum * std::exp(parts[p].base - top) : 0;
-      odd |= parts[p].odd;
-    }
+    for (int64_t p = 0; p < count_of_parts; p++)
+      sum += parts[p].sum * std::exp(parts[p].base - top);
+    bool near = true;  // else a sum may have overflowed, or lost what counts
+    for (int64_t p = 0; p < count_of_parts; p++) near &= std::abs(parts[p].base - top) < kFar;
+    if (!near) sum = total(x, size, top);
     for (int64_t i = 0; i < k; i++) {
       const int64_t token = i < count ? found[i] : 0;
       tokens[r * k + i] = token;
       values[r * k + i] = x[token];
       chances[r * k + i] = i < count ? std::exp(x[token] - top) / sum : 0;
     }
-    if (odd && std::any_of(x, x + size, [](float v) { return std::isnan(v); }))
+    if (std::isnan(sum) && std::any_of(x, x + size, [](float v) { return std::isnan(v); }))
       values[r * k] = NAN;
   }
 
   int64_t length(int64_t block) const { return std::min(kBlock, size - block * kBlock); }
 
-  // Whether there may be NaN, and `found`, the highest of what is not hidden by it. Zero times
-  // what is neither NaN nor infinite is zero.
-  static bool highest(const float* x, int64_t count, float& found) {
-    found = -INFINITY;
-    float zero = 0;
+  // NaN may hide other values of its block: such a row is found out by its sum.
+  static float highest(const float* x, int64_t count) {
+    float found = -INFINITY;
     int64_t i = 0;
     if (count >= 2 * kLanes) {
       Vec high = load(x), other = load(x + kLanes);
-      Vec zeros = high * 0.0f, more = other * 0.0f;
       for (i = 2 * kLanes; i + 2 * kLanes <= count; i += 2 * kLanes) {
         const Vec value = load(x + i), next = load(x + i + kLanes);
         high = value > high ? value : high;
         other = next > other ? next : other;
-        zeros += value * 0.0f;
-        more += next * 0.0f;
       }
       high = other > high ? other : high;
-      zeros += more;
       for (int lane = 0; lane < kLanes; lane++) found = std::max(found, high[lane]);
-      for (int lane = 0; lane < kLanes; lane++) zero += zeros[lane];
     }
-    for (; i < count; i++) {
-      found = std::max(found, x[i]);
-      zero += x[i] * 0.0f;
-    }
-    return std::isnan(zero);
+    for (; i < count; i++) found = std::max(found, x[i]);
+    return found;
   }
 
-  // Sum of e^(x - base), base being the highest of them or more.
+  // Sum of e^(x - base).
   static float total(const float* x, int64_t count, float base) {
     Vec sums = {};
     int64_t i = 0;

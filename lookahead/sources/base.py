@@ -8,7 +8,7 @@ probability of its own. States are opaque to the planner and must not be changed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,9 +25,10 @@ class Observation:
     """What one pass over one row's tree showed, as host values.
 
     ``picks[i]``: the token the model picks after node ``i`` (argmax; under sampling, with the noise
-    of that position, and empty where trees are narrow and no window runs). ``top_tokens[i]``: the k likeliest tokens there, and ``top_probs`` float32
-    [nodes, k]: their probabilities; both empty where nobody asked. ``path``: the walked nodes, root first. ``emitted``: the tokens of this
-    step, so ``emitted[j]`` follows ``path[j]``.
+    of that position, and empty where trees are narrow and no window runs). ``top_tokens[i]``: the k
+    likeliest tokens there, ``top_probs`` float32 [nodes, k]: their probabilities; both empty where
+    nobody asked. ``path``: the walked nodes, root first. ``emitted``: the tokens of this step, so
+    ``emitted[j]`` follows ``path[j]``.
     """
 
     tree: TokenTree
@@ -68,7 +69,7 @@ class Source(Protocol):
         """The state one guessed token further; None where nothing more can be said."""
         ...
 
-    def candidates(self, state: Any) -> Sequence[Candidate]:
+    def candidates(self, state: Any) -> Iterable[Candidate]:
         """Guesses for the next token, best first, no token twice."""
         ...
 

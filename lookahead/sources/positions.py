@@ -29,17 +29,19 @@ class PositionSource:
     def __init__(self, *, follows_noise: bool) -> None:
         self.follows_noise = follows_noise
         self._picks: list[list[int]] = []  # for the positions after the root, the latest last
+        self._found: dict[int, list[Candidate]] = {}  # by state, until the next pass
 
     def prior(self, bucket: int) -> float:
         votes, rank = divmod(bucket, _RANKS)
         return (0.08, 0.16, 0.3)[votes] * (1.0, 0.6)[rank]
 
     def start(self, tokens: Sequence[int]) -> None:
-        self._picks = []
+        self._picks, self._found = [], {}
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Move the root: what was picked for positions that are taken now is dropped."""
         del self._picks[: len(tokens)]
+        self._found = {}
 
     def observe(self, seen: Observation) -> None:
         """Take the picks for positions behind the emitted tokens, the likeliest node's last."""
@@ -53,6 +55,7 @@ class PositionSource:
                 known[depths[node]].append(picks[node])
         for kept in known:
             del kept[:-_KEPT]
+        self._found = {}
 
     def root(self) -> int:
         return 0
@@ -63,8 +66,11 @@ class PositionSource:
     def candidates(self, state: int | None) -> list[Candidate]:
         if state is None or state >= len(self._picks):
             return []
-        votes = Counter(reversed(self._picks[state]))
-        return [
-            (token, (min(count, _VOTES) - 1) * _RANKS + min(rank, _RANKS - 1))
-            for rank, (token, count) in enumerate(votes.items())
-        ]
+        found = self._found.get(state)
+        if found is None:
+            votes = Counter(reversed(self._picks[state]))
+            found = self._found[state] = [
+                (token, (min(count, _VOTES) - 1) * _RANKS + min(rank, _RANKS - 1))
+                for rank, (token, count) in enumerate(votes.items())
+            ]
+        return found

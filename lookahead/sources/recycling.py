@@ -10,7 +10,7 @@ bytes a row of 8.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,10 +24,10 @@ _DEPTHS = 4
 _CENTRES = (0.002, 0.01, 0.03, 0.07, 0.14, 0.26, 0.42, 0.57, 0.72, 0.85, 0.94, 0.985)
 
 State = tuple[int, int, int]
-Row = tuple[list[int], list[int]]
-"""Tokens, and the classes of their probabilities."""
+Row = tuple[tuple[int, ...], tuple[int, ...]]
+"""Tokens, and the classes of their probabilities; tuples, which the garbage collector lets go."""
 
-_NOTHING: Row = ([], [])
+_NOTHING: Row = ((), ())
 
 
 def classes(probs: ArrayLike) -> list[list[int]]:
@@ -48,16 +48,15 @@ class RecyclingStore:
 
     def put(self, before: int, token: int, row: Row) -> None:
         """Remember the top-k after ``token``, alone and with the token ``before`` it (-1: none)."""
-        self._store(token, row)
-        if before >= 0:
-            self._store((before, token), row)
-
-    def _store(self, key: int | tuple[int, int], row: Row) -> None:
         rows = self._rows
-        rows.pop(key, None)
-        rows[key] = row
-        if len(rows) > self.config.capacity:
-            rows.pop(next(iter(rows)))
+        rows.pop(token, None)
+        rows[token] = row
+        if before >= 0:
+            pair = (before, token)
+            rows.pop(pair, None)
+            rows[pair] = row
+        while len(rows) > self.config.capacity:
+            del rows[next(iter(rows))]
 
     def get(self, before: int, token: int) -> tuple[int, Row]:
         """(1, row) by the pair, else (0, row) by the token, else (0, an empty one)."""
@@ -101,7 +100,7 @@ class RecyclingSource:
         for node in [*nodes, *seen.path]:
             parent = parents[node]
             before = tokens[parent] if parent >= 0 else before_root
-            put(before, tokens[node], (seen.top_tokens[node], kinds[node]))
+            put(before, tokens[node], (tuple(seen.top_tokens[node]), tuple(kinds[node])))
 
     def root(self) -> State | None:
         if not self._tail:
@@ -111,10 +110,11 @@ class RecyclingSource:
     def advance(self, state: State | None, token: int) -> State | None:
         return None if state is None else (state[1], token, state[2] + 1)
 
-    def candidates(self, state: State | None) -> list[Candidate]:
+    def candidates(self, state: State | None) -> Iterable[Candidate]:
         if state is None:
-            return []
+            return ()
         before, token, depth = state
         order, row = self._store.get(before, token)
         base = (order * _DEPTHS + min(depth, _DEPTHS - 1)) * _CLASSES
-        return [(t, base + kind) for t, kind in zip(*row, strict=True)]
+        tokens, kinds = row
+        return zip(tokens, [base + kind for kind in kinds], strict=True)
