@@ -142,7 +142,7 @@ class Calibration:
             else:
                 self._prior += [source.prior(bucket) for bucket in range(source.buckets)]
         self.probabilities: list[float] = list(self._prior)
-        # Made once: planning makes so few objects that Python seldom collects garbage.
+        # Made once, so that planning makes few objects and Python seldom collects garbage.
         self.alone: list[tuple[int, ...]] = [(bucket,) for bucket in range(len(self._prior))]
         self._owners_alone: list[tuple[int, ...]] = [(owner,) for owner in self.owners]
         self.paths = PathCalibration((priors or {}).get("paths"))

@@ -194,9 +194,9 @@ class Call:
     def _read(self, rows: Sequence[Row], logits: Tensor) -> None:
         """Bring picks and likeliest tokens of all nodes to the host."""
         picks, sampling = None, self._picker.sampling
-        asked = sampling and any(row.plan.window or row.plan.guessed > _WIDE for row in rows)
+        asked = sampling and any(self._wants_picks(row) for row in rows)
         if asked:
-            picks = logits.argmax(-1)
+            picks = logits.new_zeros(logits.shape[:2], dtype=torch.int64)
             for i, row in enumerate(rows):
                 nodes = len(row.plan.tree)
                 picks[i, :nodes] = self._picker.guess(row, logits[i, :nodes])
@@ -205,6 +205,11 @@ class Call:
             row.picks = seen.picks[i] if asked or not sampling else ()
             row.broken = seen.broken[i]
             row.top = (seen.tokens[i], seen.probs[i]) if self._top else ((), ())
+
+    def _wants_picks(self, row: Row) -> bool:
+        """Whether sources learn from the picks of a row's nodes, beyond those that are emitted."""
+        wide = row.plan.guessed > _WIDE and self._memory.config.positions.enabled
+        return row.plan.window or wide or bool(self._memory.extra)
 
     def _count_pass(
         self, rows: Sequence[Row], width: int, cost: CostTable, times: tuple[float, ...]

@@ -186,7 +186,7 @@ class Config:
 
 
 _OFF = {
-    "jacobi": JacobiConfig(enabled=False),
+    "jacobi": JacobiConfig(enabled=False, shared_noise=False),
     "ngram_pool": PoolConfig(enabled=False),
     "prompt_lookup": LookupConfig(enabled=False),
     "recycling": RecyclingConfig(enabled=False),

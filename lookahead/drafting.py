@@ -12,7 +12,7 @@ from lookahead.memory import Memory
 from lookahead.plan import Plan
 from lookahead.planner import Planner
 from lookahead.race import PositionNoise
-from lookahead.sources import JacobiWindow, Observation, PoolSource
+from lookahead.sources import JacobiWindow, Observation, PoolSource, PositionSource
 from lookahead.tree import TokenTree
 
 MODEL = "model"
@@ -27,12 +27,18 @@ class Drafter:
     ) -> None:
         self._memory = memory
         self._chain = chain
-        self._streak = 0  # last tokens in a row that were the likeliest guess
+        self._streak = 0  # last guessed tokens in a row that were the likeliest guess
         self.sources = memory.sources()
         self.calibration = memory.calibration(self.sources, sampling=sampling)
         self._planner = Planner(memory.config.planner, self.sources, self.calibration)
         self._window = self._find_window(chain)
         self._window_born = self._owed_to_window()
+        self._by_position = {
+            offset + bucket
+            for source, offset in zip(self.sources, self.calibration.offsets, strict=True)
+            for bucket in range(source.buckets)
+            if isinstance(source, PositionSource)
+        }
         self._names: dict[tuple[int, ...], list[str]] = {}
         for source in self.sources:
             source.start(prompt)
@@ -107,11 +113,8 @@ class Drafter:
             offered = plan.offered.get(node, {})
             for guess, buckets in offered.items():
                 self.calibration.record(buckets, guess == token)
-            buckets = offered.get(token, ())
-            if plan.tree.child(node, token) is not None and all(
-                self._window_born[bucket] for bucket in buckets
-            ):
-                owed += 1
+            if plan.tree.child(node, token) is not None:
+                owed += self._is_owed(offered.get(token, ()))
         if plan.price:
             self._memory.pace.saw(len(seen.emitted), plan.price + HOST_COST)
         guessed = plan.guessed
@@ -125,8 +128,14 @@ class Drafter:
         for source in self.sources:
             source.extend(seen.emitted)
 
+    def _is_owed(self, buckets: tuple[int, ...]) -> bool:
+        """Whether an accepted guess came from the window alone. What its nodes picked is also
+        offered by position, which is no guess of anybody else."""
+        others = [b for b in buckets if b not in self._by_position]
+        return all(self._window_born[b] for b in others) and bool(others or not buckets)
+
     def _follow(self, plan: Plan, node: int, token: int) -> None:
-        if node not in plan.tops:  # nothing was guessed there
+        if node not in plan.tops:  # it was not asked what follows, so nothing is known
             return
         top, chance, cell = plan.tops[node]
         self.calibration.streaks.record(cell, chance, top == token)

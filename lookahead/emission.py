@@ -182,9 +182,9 @@ class Emitter:
         done = self.stopping.ends(tokens, self.prompt_length + emitted)
         if not self.stopping.others:
             return done
-        prefix = self.prefix(rows, emitted)
+        prefix, scores = self.prefix(rows, emitted), self.scores_so_far()
         for criterion in self.stopping.others:
-            flags = criterion(prefix, self.scores_so_far())
+            flags = criterion(prefix, scores)
             done = [a or b for a, b in zip(done, _flags(flags, len(done)), strict=True)]
         return done
 

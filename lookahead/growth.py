@@ -86,7 +86,7 @@ class Growth:
     def run(self, streak: int) -> Plan:
         """Take candidates, best first, as long as the bounds allow.
 
-        ``streak``: the last tokens of the text that were the likeliest guess.
+        ``streak``: the last guessed tokens of the text that were the likeliest guess.
         """
         bounds, heap, weights = self._bounds, self._heap, self.plan.weights
         if bounds.depth < 1 or bounds.nodes < 1:

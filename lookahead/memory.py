@@ -32,7 +32,7 @@ _GAIN_RETURN = 0.002
 
 
 class WindowValue:
-    """Tokens per pass that are owed to the Jacobi window alone.
+    """Tokens per pass that nothing but the Jacobi window, and picks after its nodes, had guessed.
 
     While the window runs the estimate follows what was accepted; while it rests the estimate drifts
     back to where it began, so that a window is tried again when the text has changed.

@@ -44,15 +44,20 @@ class Picker:
 
     @property
     def _shares(self) -> bool:
-        """Whether guesses may use the noise of their positions; not where it is for fewer tokens
-        than the model knows, because a processor cut them."""
+        """Whether guesses may use the noise of their positions; not where a processor draws numbers
+        too, or leaves fewer tokens than the model knows."""
         noise = self._noise
-        return noise is not None and self._shared_noise and noise.width == self._vocabulary
+        if noise is None or noise.disturbed:
+            return False
+        return self._shared_noise and noise.width == self._vocabulary
 
     def to_come(self, row: Row) -> PositionNoise | None:
-        """The noise of the positions after a row's root, for guessing only, if it is shared."""
+        """The noise of the positions after a row's root, for guessing only, if it is shared.
+
+        None off the CPU: fetching it would wait for the device once more in each pass.
+        """
         noise = self._noise
-        if noise is None or not self._shares:
+        if noise is None or not self._shares or noise.device.type != "cpu":
             return None
         seen: dict[int, NDArray[Any]] = {}
 
@@ -60,8 +65,7 @@ class Picker:
             if depth >= _FARTHEST:
                 return None
             if depth not in seen:
-                drawn = noise.at(row.emitted + depth)[row.index]
-                seen[depth] = drawn.float().cpu().numpy()
+                seen[depth] = noise.at(row.emitted + depth)[row.index].float().numpy()
             return seen[depth]
 
         return after
@@ -97,8 +101,8 @@ class Picker:
         assert self._noise is not None
         if self._shares:
             depths = row.plan.tree.depths
-            noise = torch.stack([self._noise.at(row.emitted + d)[row.index] for d in depths])
-        else:
-            apart = torch.Generator(logits.device).manual_seed(row.emitted)
-            noise = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=apart)
-        return self._guess(logits, noise)
+            levels = [self._noise.at(row.emitted + d)[row.index] for d in range(max(depths) + 1)]
+            return self._guess(logits, torch.stack(levels).log()[depths])
+        apart = torch.Generator(logits.device).manual_seed(row.emitted)
+        noise = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=apart)
+        return self._guess(logits, noise.log())

@@ -34,7 +34,10 @@ class Noise:
 
     def __init__(self, batch: int, vocabulary: int, device: torch.device) -> None:
         self._shape, self._dtype = (batch, vocabulary), torch.float32
-        self._device = device
+        self.device = device
+        self.disturbed = (
+            False  # others draw from the generator in between: what is ahead is not known
+        )
         self._main = default_generator(device)
         self._ahead = torch.Generator(device)
         self._restart(0)
@@ -64,7 +67,7 @@ class Noise:
         index = position - self._first
         while len(self._draws) <= index:
             self._ahead.set_state(self._states[-1])
-            draw = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+            draw = torch.empty(self._shape, dtype=self._dtype, device=self.device)
             self._draws.append(draw.exponential_(generator=self._ahead))
             self._states.append(self._ahead.get_state())
         return self._draws[index]
@@ -76,6 +79,7 @@ class Noise:
         what was drawn ahead is then dropped.
         """
         if not torch.equal(self._main.get_state(), self._states[0]):
+            self.disturbed = True
             self._restart(position)
         return self.at(position)
 
@@ -116,18 +120,18 @@ class GuessPicks:
         self._filtered = top_p < 1.0 or top_k > 0
         self._width = min(width, top_k) if top_k > 0 else width
 
-    def __call__(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """``logits`` and ``noise`` [nodes, vocabulary] -> int64 [nodes]."""
+    def __call__(self, logits: Tensor, log_noise: Tensor) -> Tensor:
+        """``logits`` and the logarithm of the noise [nodes, vocabulary] -> int64 [nodes]."""
         scores = logits.float() / self._temperature
         if not self._filtered:
-            return torch.argmax(scores - noise.log(), dim=-1)
+            return torch.argmax(scores - log_noise, dim=-1)
         top, tokens = scores.topk(min(self._width, scores.shape[-1]), dim=-1)
         if self._top_p < 1.0:
             probs = torch.softmax(scores, dim=-1).gather(-1, tokens) if self._width > 50 else None
             probs = torch.softmax(top, dim=-1) if probs is None else probs
             before = probs.cumsum(-1) - probs
             top = top.masked_fill(before >= self._top_p, float("-inf"))
-        chosen = torch.argmax(top - noise.gather(-1, tokens).log(), dim=-1, keepdim=True)
+        chosen = torch.argmax(top - log_noise.gather(-1, tokens), dim=-1, keepdim=True)
         return tokens.gather(-1, chosen).squeeze(-1)
 
 

@@ -113,3 +113,25 @@ def test_only_passes_that_were_run_for_a_row_count_for_the_pace() -> None:
     plan = row.draft(3, curve(0.001), 8, 100)
     row.learn(plan, Observation(plan.tree, [0] * len(plan.tree), [0], [4]))
     assert row._memory.pace.rate < rate
+
+
+def test_a_leaf_that_was_not_expanded_leaves_the_streak_as_it_was() -> None:
+    row = drafter()
+    row._streak = 4
+    plan = row.draft(7, curve(0.001), 1, 100)
+    leaf = plan.tree.tokens[1]
+    assert 1 not in plan.tops
+    row.learn(plan, Observation(plan.tree, [0] * len(plan.tree), [0, 1], [leaf, 3]))
+    assert row._streak == (5 if plan.tops[0][0] == leaf else 0)
+
+
+def test_the_window_is_credited_for_what_else_only_its_picks_by_position_offer() -> None:
+    row = drafter()
+    first = {
+        source.name: (offset,)
+        for source, offset in zip(row.sources, row.calibration.offsets, strict=True)
+    }
+    window, by_position, copied = first["jacobi"], first["positions"], first["prompt_lookup"]
+    assert row._is_owed(()) and row._is_owed(window) and row._is_owed(window + by_position)
+    assert not row._is_owed(by_position)
+    assert not row._is_owed(window + copied) and not row._is_owed(copied)

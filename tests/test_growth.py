@@ -74,3 +74,13 @@ def test_without_noise_for_a_position_estimates_stay() -> None:
     plain = planner.plan(0, FLAT, 64, 2, rate=1.0)
     asked = planner.plan(0, FLAT, 64, 2, rate=1.0, noise=lambda depth: None)
     assert plain.weights == asked.weights and plain.tree.tokens == asked.tree.tokens
+
+
+def test_each_node_is_weighed_by_the_noise_of_its_own_position() -> None:
+    """Of two tokens after any path, the noise of each depth favours another one."""
+    source = Named([0, 1])
+    planner = Planner(PlannerConfig(fixed_nodes=3), [source], Calibration([source]))
+    low, high = 0.01, 3.0
+    noise = {0: [low, high], 1: [high, low], 2: [low, high]}
+    plan = planner.plan(0, FLAT, 64, 3, rate=1.0, noise=lambda depth: np.array(noise[depth]))
+    assert plan.tree.tokens[1:] == [0, 1, 0] and plan.tree.is_chain()

@@ -117,7 +117,7 @@ def test_guessed_picks_are_the_picks_of_the_call(
         gone = probs.cumsum(-1) - probs >= top_p
         scores = scores.scatter(-1, order, scores.gather(-1, order).masked_fill(gone, -torch.inf))
     expected = pick_sampled(scores, noise)
-    guessed = GuessPicks(temperature, top_k, top_p)(logits, noise)
+    guessed = GuessPicks(temperature, top_k, top_p)(logits, noise.log())
     assert (guessed == expected).float().mean() > 0.98  # ties at the edge of top-p
 
 

@@ -7,9 +7,9 @@ verification would ask: a guess is accepted where it is the recorded token. One 
 2. the recorded text walks down the tree as far as it can, plus the bonus token;
 3. calibration and sources see what came true.
 
-What only the model knows stays out: the Jacobi window makes no n-grams here, and recycling sees
-the recorded top-k of emitted positions but not those of rejected nodes, so its score is a lower
-bound.
+What only the model knows stays out: the Jacobi window makes no n-grams here, there are no picks by
+position, and recycling sees the recorded top-k of emitted positions but not those of rejected
+nodes, so its score is a lower bound.
 """
 
 import json

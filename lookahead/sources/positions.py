@@ -17,7 +17,7 @@ from lookahead.sources.base import Candidate, Observation
 
 _KEPT = 16  # picks a position remembers
 _VOTES = 3  # classes: picked once, twice, more often
-_RANKS = 2  # the pick after the likeliest node of the latest pass, another one
+_RANKS = 2  # the latest pick, after the likeliest node of its pass; another one
 
 
 class PositionSource:

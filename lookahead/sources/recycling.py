@@ -4,7 +4,7 @@ Luo et al. 2024 (arXiv:2408.08696) keep, for each token, the k likeliest next to
 Here they keep their probabilities, and a pair of tokens is asked before a single one. Rejected
 nodes and window nodes are recycled like accepted ones.
 
-Memory: ``capacity`` rows of k tokens, least recently written dropped first; about MEM
+Memory: ``capacity`` rows of k tokens, least recently written dropped first; about 350
 bytes a row of 8.
 """
 
