@@ -30,10 +30,10 @@ static inline void normalise(const float* x, const float* weight, float eps, int
   for (k = 0; k < size; k++) out[k] = x[k] * scale * weight[k];
 }
 
-// Where weights are made whole: a panel that is kept, or a group.
+// Where a panel of weights is kept whole for the next rows; `at` is null where none follow.
 struct Room {
   float* at;
-  bool keep, made;
+  bool made;
 };
 
 struct Linear {
@@ -45,8 +45,8 @@ struct Linear {
   int64_t rows, inner, outer;
   bool gated;             // a panel holds gate columns, then the up columns of the same outputs
 
-  // Rows first .. first + Count of panel `panel`. Weights that are not whole are made so group by
-  // group; with `made`, a whole panel of `room` holds them already.
+  // Rows first .. first + Count of panel `panel`. Weights that are not whole are made so in
+  // registers, or group by group in `room`, if other rows need them too.
   template <int Rows>
   void block(int64_t first, int64_t panel, Room room, Ahead ahead) const {
     Vec total[Rows][kVectors] = {};
@@ -56,9 +56,15 @@ struct Linear {
       Vec part[Rows][kVectors] = {};
       for (int64_t k = begin; k < end; k += run) {
         const int64_t depth = std::min(run, end - k);
-        float* to = room.keep ? room.at + k * kPanel : room.at;
-        const float* w = room.made ? to : weight.rows(panel, k, depth, to);
-        accumulate(x + first * inner + k, inner, 1, w, kPanel, depth, ahead, part);
+        const auto add_up = [&](const auto& columns) __attribute__((always_inline)) {
+          accumulate(x + first * inner + k, inner, 1, columns, depth, ahead, part);
+        };
+        if (!room.at) {
+          weight.with_columns(panel, k, add_up);
+        } else {
+          if (!room.made) weight.make(panel, k, depth, room.at + k * kPanel);
+          add_up(Stored{room.at + k * kPanel, kPanel});
+        }
       }
       add(part, total);
     }
@@ -105,7 +111,7 @@ struct Linear {
         const char* next = weight.data + (panel + 1) * bytes;
         for_blocks(size, [&](int64_t first, int64_t some) {
           with_rows(some, [&](auto n) {
-            const Room here{room, room && blocks > 1, room && first > 0};
+            const Room here{blocks > 1 ? room : nullptr, first > 0};
             block<decltype(n)::value>(start + first, panel, here, {next, step});
           });
           next += step * inner;

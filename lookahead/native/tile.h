@@ -47,19 +47,26 @@ struct Ahead {
   int64_t step;
 };
 
-// part[m][v] += sum over k < depth of x[m * x_row + k * x_step] * w[k * w_row + lanes of v].
-template <int Rows, int Vectors>
-static inline void accumulate(const float* x, int64_t x_row, int64_t x_step, const float* w,
-                              int64_t w_row, int64_t depth, Ahead& ahead,
-                              Vec (&part)[Rows][Vectors]) {
+// Columns that lie whole in memory, a row of them every `row` floats.
+struct Stored {
+  const float* at;
+  int64_t row;
+
+  Vec operator()(int64_t k, int v) const { return load(at + k * row + v * kLanes); }
+};
+
+// part[m][v] += sum over k < depth of x[m * x_row + k * x_step] * columns(k, v).
+template <int Rows, int Vectors, class Columns>
+static inline void accumulate(const float* x, int64_t x_row, int64_t x_step, const Columns& columns,
+                              int64_t depth, Ahead& ahead, Vec (&part)[Rows][Vectors]) {
   for (int64_t k = 0; k < depth; k++) {
     if (ahead.step) {
       __builtin_prefetch(ahead.at, 0, 2);
-      if (kPanel * 4 > 64 && ahead.step > 64) __builtin_prefetch(ahead.at + 64, 0, 2);
+      if (kPanel * 4 > 64) __builtin_prefetch(ahead.at + 64, 0, 2);
       ahead.at += ahead.step;
     }
     Vec column[Vectors];
-    for (int v = 0; v < Vectors; v++) column[v] = in_register(load(w + k * w_row + v * kLanes));
+    for (int v = 0; v < Vectors; v++) column[v] = in_register(columns(k, v));
     for (int m = 0; m < Rows; m++) {
       const float factor = x[m * x_row + k * x_step];
       for (int v = 0; v < Vectors; v++) part[m][v] += factor * column[v];
@@ -82,7 +89,7 @@ static inline void tile(const float* x, int64_t x_row, int64_t x_step, const flo
     for (int v = 0; v < Vectors; v++) total[m][v] = Vec{};
   for (int64_t k = 0; k < depth; k += Terms) {
     Vec part[Rows][Vectors] = {};
-    accumulate(x + k * x_step, x_row, x_step, w + k * w_row, w_row,
+    accumulate(x + k * x_step, x_row, x_step, Stored{w + k * w_row, w_row},
                Terms < depth - k ? Terms : depth - k, ahead, part);
     add(part, total);
   }

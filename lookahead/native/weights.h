@@ -50,18 +50,33 @@ struct Group {
   float scale[kPanel], base[kPanel];
   uint8_t codes[kGroup][kPanel];
 
-  // scale * code + base of all.
-  void values(float* to) const {
-    Vec step[kVectors], low[kVectors];
+};
+
+// Columns of a group: scale * code + base.
+struct Decoded {
+  const Group& group;
+  Vec step[kVectors], low[kVectors];
+
+  explicit Decoded(const Group& from) : group(from) {
     for (int v = 0; v < kVectors; v++) {
-      step[v] = load(scale + v * kLanes);
-      low[v] = load(base + v * kLanes);
+      step[v] = load(from.scale + v * kLanes);
+      low[v] = load(from.base + v * kLanes);
     }
-    for (int k = 0; k < kGroup; k++)
-      for (int v = 0; v < kVectors; v++) {
-        const Vec code = __builtin_convertvector(widen(codes[k] + v * kLanes), Vec);
-        store(to + k * kPanel + v * kLanes, step[v] * code + low[v]);
-      }
+  }
+
+  Vec operator()(int64_t k, int v) const {
+    const Vec code = __builtin_convertvector(widen(group.codes[k] + v * kLanes), Vec);
+    return step[v] * code + low[v];
+  }
+};
+
+// Columns of halves: the upper 16 of 32 bits.
+struct Widened {
+  const uint16_t* at;
+
+  Vec operator()(int64_t k, int v) const {
+    const Int bits = widen(at + k * kPanel + v * kLanes) << 16;
+    return reinterpret_cast<const Vec&>(bits);
   }
 };
 
@@ -78,22 +93,24 @@ struct Weights {
 
   int64_t bytes() const { return panel_bytes(form, inner); }
 
-  // `depth` rows [kPanel] of a panel as fp32, from row k, in place or made in `room`; both are
-  // multiples of kGroup, but for the end.
-  const float* rows(int64_t panel, int64_t k, int64_t depth, float* room) const {
+  // Calls body(columns) for the rows from k on of a panel, of one group at most.
+  template <class Body>
+  __attribute__((always_inline)) void with_columns(int64_t panel, int64_t k, Body&& body) const {
     const char* from = data + panel * bytes();
-    if (form == kWhole) return reinterpret_cast<const float*>(from) + k * kPanel;
-    if (form == kHalf) {
-      const uint16_t* halves = reinterpret_cast<const uint16_t*>(from) + k * kPanel;
-      for (int64_t i = 0; i < depth * kPanel; i += kLanes) {
-        const Int bits = widen(halves + i) << 16;
-        store(room + i, reinterpret_cast<const Vec&>(bits));
-      }
-      return room;
-    }
-    const Group* groups = reinterpret_cast<const Group*>(from) + k / kGroup;
-    for (int64_t g = 0; g < depth / kGroup; g++) groups[g].values(room + g * kGroup * kPanel);
-    return room;
+    if (form == kWhole)
+      body(Stored{reinterpret_cast<const float*>(from) + k * kPanel, kPanel});
+    else if (form == kHalf)
+      body(Widened{reinterpret_cast<const uint16_t*>(from) + k * kPanel});
+    else
+      body(Decoded(reinterpret_cast<const Group*>(from)[k / kGroup]));
+  }
+
+  // Writes `depth` rows [kPanel] of a panel as fp32, from row k.
+  void make(int64_t panel, int64_t k, int64_t depth, float* to) const {
+    with_columns(panel, k, [&](const auto& columns) {
+      for (int64_t i = 0; i < depth; i++)
+        for (int v = 0; v < kVectors; v++) store(to + i * kPanel + v * kLanes, columns(i, v));
+    });
   }
 };
 
