@@ -23,7 +23,7 @@ from lookahead.kv_cache import CACHE_NAME
 from lookahead.packed import PackedLinear, joined
 
 _BLOCK = 256  # rows of a prompt that go through the feed-forward part together
-_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 _PARTS = {
     "self_attn": "Attention",
     "mlp": "MLP",
@@ -188,7 +188,7 @@ def _matrix(linear: PackedLinear) -> nn.Module:
 
 def _known(layer: Any) -> bool:
     """Whether a layer and its parts are of the exact classes of one family, unpatched."""
-    for family in _FAMILIES:
+    for family in FAMILIES:
         name = f"transformers.models.{family.lower()}.modeling_{family.lower()}"
         if (type(layer).__module__, type(layer).__qualname__) == (name, f"{family}DecoderLayer"):
             parts = [(layer, "DecoderLayer")]
@@ -197,11 +197,12 @@ def _known(layer: Any) -> bool:
             parts += [(norm, "RMSNorm") for norm in norms if norm is not None]
             rotary = getattr(sys.modules[name], "apply_rotary_pos_emb", None)
             unpatched = getattr(rotary, "__module__", None) == name
-            return unpatched and all(_own_forward(part, name, family + k) for part, k in parts)
+            return unpatched and all(own_forward(part, name, family + k) for part, k in parts)
     return False
 
 
-def _own_forward(part: Any, module: str, name: str) -> bool:
+def own_forward(part: Any, module: str, name: str) -> bool:
+    """Whether ``part`` is exactly the class of that name, with the forward it came with."""
     forward = getattr(type(part), "forward", None)
     found = (type(part).__module__, type(part).__qualname__)
     source = (getattr(forward, "__module__", None), getattr(forward, "__qualname__", None))

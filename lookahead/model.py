@@ -24,6 +24,7 @@ from torch import Tensor
 from lookahead.attention import TreeContext, hf
 from lookahead.kv_cache import CACHE_NAME, TreeCache
 from lookahead.masks import LayerKinds, MaskBuilder
+from lookahead.native.direct import direct_pass
 from lookahead.static_pass import StaticPasses
 from lookahead.tree import TokenTree
 
@@ -86,6 +87,7 @@ class Target:
     def __init__(self, module: Any, mode: str, static: StaticPasses | None = None) -> None:
         self._module = module
         self._static = static if mode == "tree" else None
+        self._direct = direct_pass(module) if mode == "tree" and static is None else None
         self._mode = mode
         self.device = input_device(module)
         self._cache: TreeCache
@@ -162,6 +164,9 @@ class Target:
             if tree is not None:
                 tokens[row, : len(tree)] = tree.tokens
                 depths[row, : len(tree)] = tree.depths
+        logits = self._directly(trees, tokens, depths)
+        if logits is not None:
+            return logits
         ids = torch.from_numpy(tokens).to(self.device)
         positions = self._positions(depths, lengths)
         if self._static is not None and self._masks is not None and len(trees) == 1:
@@ -177,8 +182,31 @@ class Target:
             "return_dict": True,
         }
         inputs.update(positions)
-        inputs.update(self._mask(trees, starts, lengths, n))
+        inputs.update(self._mask(trees, starts, lengths, depths))
         return cast(Tensor, self._module(**inputs).logits)
+
+    def _directly(
+        self, trees: Sequence[TokenTree | None], tokens: Any, depths: Any
+    ) -> Tensor | None:
+        """Logits without the model's own code, where that is known and does nothing else."""
+        if self._direct is None or not self._tree_attention or len(self._next_host) != len(trees):
+            return None
+        done = [
+            at + length - self._prompt_length
+            for at, length in zip(self._next_host, self._cache.lengths, strict=True)
+        ]
+        positions = depths + np.array(done, dtype=np.int64)[:, None]
+        starts = np.array(self._padding, dtype=np.int64)
+        return self._direct(self._cache, tokens, positions, starts, self._attended(trees, tokens))
+
+    @staticmethod
+    def _attended(trees: Sequence[TokenTree | None], tokens: Any) -> Any:
+        """Which nodes a node attends to, bool [batch, n, n]."""
+        masks = np.zeros((*tokens.shape, tokens.shape[1]), dtype=np.bool_)
+        for row, tree in enumerate(trees):
+            if tree is not None:
+                masks[row, : len(tree), : len(tree)] = tree.mask()
+        return masks
 
     def _positions(self, depths: Any, lengths: Sequence[int]) -> dict[str, Any]:
         if self._next is None:
@@ -188,8 +216,9 @@ class Target:
         return {"position_ids": self._next.to(self.device) + offsets}
 
     def _mask(
-        self, trees: Sequence[TokenTree | None], starts: list[int], lengths: list[int], n: int
+        self, trees: Sequence[TokenTree | None], starts: list[int], lengths: list[int], depths: Any
     ) -> dict[str, Any]:
+        n = depths.shape[1]
         if self._masks is None:
             if self._mask_2d is None:
                 return {}
@@ -197,21 +226,16 @@ class Target:
         if n == 1 and self._masks.plain and len(set(starts)) == 1:
             return {}
         if self._tree_attention:
-            return self._context(trees, lengths, n)
+            return self._context(trees, lengths, depths)
         return {"attention_mask": self._masks(trees, starts, lengths, n, self.device)}
 
     def _context(
-        self, trees: Sequence[TokenTree | None], lengths: list[int], n: int
+        self, trees: Sequence[TokenTree | None], lengths: list[int], depths: Any
     ) -> dict[str, Any]:
-        masks = np.zeros((len(trees), n, n), dtype=np.bool_)
-        depths = np.zeros((len(trees), n), dtype=np.int64)
-        for row, tree in enumerate(trees):
-            if tree is not None:
-                masks[row, : len(tree), : len(tree)] = tree.mask()
-                depths[row, : len(tree)] = tree.depths
         context = TreeContext(
-            list(lengths), torch.from_numpy(masks), torch.from_numpy(depths), self._padding
-        )
+            list(lengths), torch.from_numpy(self._attended(trees, depths)),
+            torch.from_numpy(depths), self._padding,
+        )  # fmt: skip
         return hf.tree_inputs(context)
 
     def _chain_mask(self, slots: int) -> Tensor:

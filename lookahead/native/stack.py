@@ -8,14 +8,14 @@ prompt, a window that hides something) go through the layers one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lookahead.kv_cache import CACHE_NAME, TreeCache
 
-from .attention import describe, fits, geometry
+from .attention import Geometry, describe, fits, geometry
 from .build import Kernels
 from .layer import NativeLayer
 from .layers import Layer, run_layers
@@ -29,11 +29,10 @@ class NativeStack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self._kernels = kernels
         self._described = (Layer * len(layers))(*(layer.described() for layer in layers))
-
-    @property
-    def _layer(self) -> NativeLayer:
-        """Any of them: they are alike."""
-        return cast(NativeLayer, self.layers[0])
+        # All layers are alike. Looking up a module takes Python as long as a small operation.
+        first = layers[0]
+        self.window, self._heads = first.window, first.heads
+        self._count, self._hidden, self._inner = len(layers), first.hidden, first.inner
 
     def forward(
         self,
@@ -55,23 +54,30 @@ class NativeStack(nn.Module):
         self, x: Tensor, mask: Tensor | None, embeddings: tuple[Tensor, Tensor], **kwargs: Any
     ) -> Tensor | None:
         """What the layers compute, or None where the kernel does not apply."""
-        batch, n, hidden = x.shape
-        cache, first = kwargs.get(CACHE_NAME), self._layer
-        where = geometry(cache, batch, n, mask, kwargs.get("tree_context"), first.window)
+        batch, n, _ = x.shape
+        cache = kwargs.get(CACHE_NAME)
+        where = geometry(cache, batch, n, mask, kwargs.get("tree_context"), self.window)
         if where is None or not isinstance(cache, TreeCache) or x.dtype != torch.float32:
             return None
-        keys, values = cache.all_layers(len(self.layers))
+        return self.run(x.clone(memory_format=torch.contiguous_format), cache, where, embeddings)
+
+    def run(
+        self, x: Tensor, cache: TreeCache, where: Geometry, embeddings: tuple[Tensor, Tensor]
+    ) -> Tensor | None:
+        """All layers over ``x`` [batch, n, hidden], contiguous and fp32, in place; None where the
+        cache is not of the kernel's kind. ``embeddings``: cosine and sine [batch or 1, n, d]."""
+        batch, n, hidden = x.shape
+        keys, values = cache.all_layers(self._count)
         if keys is None or values is None:
             return None
-        if keys.stride(0) != values.stride(0) or hidden != first.hidden:
+        if keys.stride(0) != values.stride(0) or hidden != self._hidden:
             return None
-        if not fits(batch, n, embeddings, keys[0], values[0], where, first.heads):
+        if not fits(batch, n, embeddings, keys[0], values[0], where, self._heads):
             return None
         turns = embeddings[0].contiguous(), embeddings[1].contiguous()
-        described = describe(turns, keys[0], where, first.heads, n)
-        made = x.clone(memory_format=torch.contiguous_format)
-        run_layers(self._kernels, described, self._described, first.inner, made, keys, values)
-        return made
+        described = describe(turns, keys[0], where, self._heads, n)
+        run_layers(self._kernels, described, self._described, self._inner, x, keys, values)
+        return x
 
 
 def fuse_layers(model: nn.Module, kernels: Kernels, count: int | None) -> None:

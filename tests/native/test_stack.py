@@ -48,17 +48,17 @@ def test_logits_are_those_of_single_layers(
     if rows > 1:
         mask[1, :4] = 0
     calls = []
-    run = NativeStack._at_once
+    run = NativeStack.run
 
     def watched(self: NativeStack, *args: Any, **kwargs: Any) -> Tensor | None:
         made = run(self, *args, **kwargs)
         calls.append(made is not None)
         return made
 
-    monkeypatch.setattr(NativeStack, "_at_once", watched)
+    monkeypatch.setattr(NativeStack, "run", watched)
     together = logits(model, ids, mask)
     assert True in calls
-    monkeypatch.setattr(NativeStack, "_at_once", lambda *args, **kwargs: None)
+    monkeypatch.setattr(NativeStack, "run", lambda *args, **kwargs: None)
     one_by_one = logits(model, ids, mask)  # in other trees, so sums are cut elsewhere
     torch.testing.assert_close(together, one_by_one, rtol=1e-5, atol=1e-5)
 
